@@ -11,11 +11,12 @@ Rules:
 - A pod that does not stop when asked gets SIGTERM, later SIGKILL, but is not killed while it publishes.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.decisions.fair_share import Demand, grant, owners_of, share, why_beyond_quota
+from orchestrator.decisions.fair_share import Demand, PoolGrant, grant, owners_of, share, why_beyond_quota
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 from orchestrator.decisions.share_reasons import ShareReasons
 from podrace import backoff
@@ -165,6 +166,15 @@ def count_units(pods: Iterable[PodView]) -> Counter[str]:
     for pod in pods:
         counts[pod.tournament_id] += pod.units
     return counts
+
+
+def granted_before(pods: Iterable[PodView]) -> Mapping[str, PoolGrant]:
+    """Returns the sizes that an earlier process granted, by tournament id: those of the pods that continue.
+
+    Without them, a pool with `step_pods` would begin at its smallest size and stop its other pods.
+    """
+    counts = count_units(pod for pod in pods if pod.drained_since is None)
+    return {name: PoolGrant(count, since=-math.inf) for name, count in counts.items()}
 
 
 def backoff_seconds(deaths: int) -> float:

@@ -103,7 +103,7 @@ class Reconciler:
         # Monotonic times at which something was first noticed, by pod or tournament.
         self._absent: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
-        self._granted: Mapping[str, PoolGrant] = {}
+        self._granted: Mapping[str, PoolGrant] | None = None
         self._views = PodViews(runtime, clock)
         self._stops = PodStops(state, launcher, self._views, check_leads)
         self._recorded_shortages: dict[str, set[str]] = {}
@@ -299,9 +299,11 @@ class Reconciler:
             return error.message
 
     async def _scale(self, now: float, capacity: Capacity, observed: Observation) -> None:
-        demands = [] if self._stopping_pods else self._demands(observed)
         await self._sizing.observe(observed)
         all_pods, sizing = self._views.views_of(now, observed.pods), self._sizing
+        if self._granted is None:
+            self._granted = pool_size.granted_before(sizing.counted(all_pods))
+        demands = [] if self._stopping_pods else self._demands(observed, self._granted)
         granted = self._granted = fair_share.grant(now, capacity, demands)
         changing = self._limits.start_pods and not capacity.closed
         # Started at once: they are recorded, whatever fails below.
@@ -322,8 +324,8 @@ class Reconciler:
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()
 
-    def _demands(self, observed: Observation) -> list[Demand]:
-        found = demands_of(observed, self._runtime.cache, self._quotas, self._not_before, self._granted)
+    def _demands(self, observed: Observation, granted: Mapping[str, PoolGrant]) -> list[Demand]:
+        found = demands_of(observed, self._runtime.cache, self._quotas, self._not_before, granted)
         return [self._rules.adapt(demand) for demand in found]
 
     async def _act(self, action: pool_size.Action) -> None:

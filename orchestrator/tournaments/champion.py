@@ -18,7 +18,7 @@ from orchestrator.state.transitions import end_evaluation
 from orchestrator.tournaments import evaluations
 from orchestrator.tournaments.verifications import owners_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.errors import DeadlineExceeded, NotFound, Unavailable
+from podrace.errors import NotFound, PodraceError, ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -27,7 +27,8 @@ CHOICE_SECONDS = 600.0
 SELECTION_SECONDS = 900.0
 """After this time the tournament completes, with the reported score or without."""
 LEADERBOARD_SECONDS = 120.0
-"""After this time without an answer of the leaderboard, the first candidate of the board stays champion."""
+"""After this time without an answer of the leaderboard, or with errors only, the first candidate of the board stays
+champion."""
 MOST_STAGES = 8
 """A leaderboard that asks for more evaluations in a row than this has a defect; they are then ignored."""
 
@@ -83,7 +84,9 @@ class ChampionSelection:
         except NotFound:
             # No agent was generated before the end, so there is nothing to select from.
             answer = NameChampionResponse()
-        except (DeadlineExceeded, Unavailable) as error:
+        except ResourceExhausted:
+            return False  # repeated in the next reconcile cycle, when there is space again
+        except PodraceError as error:
             if progress.silent_since is None:
                 progress.silent_since = now
             if now - progress.silent_since < LEADERBOARD_SECONDS:
@@ -124,13 +127,13 @@ class ChampionSelection:
             progress.wanted, progress.announced = list(answer.contenders), False
 
     def _first_of_board(self, name: str, problem: str) -> NameChampionResponse:
-        """Makes the first candidate of the board champion, because the leaderboard does not respond."""
+        """Makes the first candidate of the board champion, because none could be selected."""
         first = self._runtime.best.by_tournament.get(name)
         if first is None:
             return NameChampionResponse()
         answer = NameChampionResponse(champion=first, score=first.score, standard_error=first.standard_error)
         answer.reason = (
-            f"{first.agent_id} is first on the board, and its score there is reported: the leaderboard did not respond"
+            f"{first.agent_id} is first on the board, and its score there is reported: no champion could be selected"
             f" for {LEADERBOARD_SECONDS:.0f} s ({problem})"
         )
         answer.selection.selection_score = first.score
@@ -177,7 +180,7 @@ def _queued(transaction: Transaction, tournament: TournamentRecord, contender: C
         stochastic=not tournament.spec.evaluation.greedy,
         excluded_pod_ids=owners_of(transaction, tournament, agent_ids),
     )
-    evaluation_id = evaluations.create_evaluation(transaction, request)
+    evaluation_id = evaluations.create_evaluation(transaction, request, allowed=None)
     return records.find(transaction, EvaluationRecord, evaluation_id)
 
 

@@ -3,8 +3,11 @@
 The rule itself is in `decisions.objective`.
 """
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+
+import structlog
 
 from orchestrator.decisions import objective
 from orchestrator.leaderboard_client import LeaderboardClient
@@ -19,10 +22,12 @@ from orchestrator.tournaments.quota_reports import QuotaReports
 from orchestrator.tournaments.refused_submissions import RefusedSubmissions
 from orchestrator.tournaments.target_checks import TargetChecks, TargetVerdict
 from orchestrator.tournaments.verifications import END_SECONDS, Verifications
+from podrace.errors import PodraceError
 from podrace.specification import evolution_settings
 
 LEADERBOARD_TIMEOUT_SECONDS = 10.0
 """Time that the end of a tournament waits for a leaderboard that does not respond."""
+_log = structlog.get_logger(__name__)
 
 
 class CompletionCheck:
@@ -56,10 +61,11 @@ class CompletionCheck:
         await self._review(now, [found for found in observed.tournaments if found.state in (RUNNING, ENDING)])
         for tournament in observed.tournaments:
             name = tournament.tournament_id
-            if name in observed.training:
-                await self._check_running(now, tournament, observed.agents[name], fresh=name in fresh)
-            elif tournament.state == ENDING:
-                await self._complete_ending(now, tournament, fresh=name in fresh)
+            with _contained(name):
+                if name in observed.training:
+                    await self._check_running(now, tournament, observed.agents[name], fresh=name in fresh)
+                elif tournament.state == ENDING:
+                    await self._complete_ending(now, tournament, fresh=name in fresh)
 
     async def _review(self, now: float, active: Sequence[TournamentRecord]) -> None:
         """Asks which agents the strategies stop early; their pods receive that with their next renewals.
@@ -70,12 +76,14 @@ class CompletionCheck:
         names = [one.tournament_id for one in active if one.state == RUNNING or one.spec.evaluation.verify]
         answers = await self._leaderboard.review({name: await self._refused.last_number(name) for name in names})
         for name, answer in answers.items():
-            await self._refused.record(name, answer.refusals)
-            await self._quotas.record(name, answer.quota_report)
+            with _contained(name):
+                await self._refused.record(name, answer.refusals)
+                await self._quotas.record(name, answer.quota_report)
         for tournament in active:
             name = tournament.tournament_id
             if tournament.spec.evaluation.verify and name in answers:
-                self._held[name] = await self._verifications.advance(now, tournament, answers[name])
+                with _contained(name):
+                    self._held[name] = await self._verifications.advance(now, tournament, answers[name])
         self._runtime.incumbents |= {name: one.incumbent for name, one in answers.items() if one.HasField("incumbent")}
         stopping = [one.tournament_id for one in running if evolution_settings.may_stop(one.spec.evolution)]
         reviewed = {name: {stop.agent_id: stop.reason for stop in answer.stops} for name, answer in answers.items()}
@@ -132,6 +140,17 @@ class CompletionCheck:
             self._held.pop(name, None)
             del self._no_training_since[name]
             self._runtime.changes.notify_all()
+
+
+@contextlib.contextmanager
+def _contained(tournament_id: str) -> Iterator[None]:
+    """Logs what fails for one tournament, which the next reconcile cycle repeats: others and all pods must not wait."""
+    try:
+        yield
+    except PodraceError as error:
+        _log.error("a tournament could not be checked; retrying", tournament_id=tournament_id, error=error.message)
+    except Exception:
+        _log.exception("a tournament could not be checked; retrying", tournament_id=tournament_id)
 
 
 def _rounds_done(tournament: TournamentRecord, unfinished: Collection[str]) -> int:

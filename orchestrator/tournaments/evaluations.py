@@ -77,10 +77,17 @@ class Evaluations:
 def create_evaluation(
     transaction: Transaction,
     request: pb.CreateEvaluationRequest,
-    allowed: Allowed = NOTHING,
+    allowed: Allowed | None = NOTHING,
     key: str = "CreateEvaluation",
 ) -> str:
     """Queues an evaluation once per key and request id.
+
+    Args:
+        transaction: A transaction.
+        request: The request.
+        allowed: Names that its options may have; None if the options are those of the tournament's specification, which
+            were checked when it was created.
+        key: What the request id belongs to.
 
     Raises:
         InvalidArgument: A checkpoint is incomplete, or an option is not allowed (BAD_SPEC).
@@ -94,7 +101,8 @@ def create_evaluation(
 
     def store() -> str:
         tournament = records.find_tournament(transaction, request.tournament_id)
-        check_options(tournament.spec, request.options, allowed, "options")
+        if allowed is not None:
+            check_options(tournament.spec, request.options, allowed, "options")
         number = tournament.next_evaluation
         queued = pb.CreateEvaluationRequest()
         queued.CopyFrom(request)

@@ -153,4 +153,4 @@ def _queue(transaction: Transaction, tournament: TournamentRecord, candidate: Ca
         stochastic=not spec.evaluation.greedy,
         excluded_pod_ids=owners_of(transaction, tournament, [candidate.agent_id]),
     )
-    return evaluations.create_evaluation(transaction, request)
+    return evaluations.create_evaluation(transaction, request, allowed=None)

@@ -16,7 +16,7 @@ from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import end_evaluation
 from orchestrator.tournaments import evaluations
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.errors import DeadlineExceeded, Unavailable
+from podrace.errors import DeadlineExceeded, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import ReviewAgentsResponse, Verification
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -82,7 +82,7 @@ class Verifications:
             result, error = None, f"the evaluator plugin failed: {fault}"
         try:
             decided = await self._leaderboard.record_verification(name, candidate.candidate_id, result, error)
-        except (DeadlineExceeded, Unavailable):
+        except (DeadlineExceeded, ResourceExhausted, Unavailable):
             return  # repeated in the next reconcile cycle
         if not decided.refused:
             # A refusal is listed with those of other submissions.
@@ -149,7 +149,7 @@ def queue(transaction: Transaction, tournament: TournamentRecord, wanted: Verifi
         lanes=wanted.lanes,
         excluded_pod_ids=owners,
     )
-    evaluation_id = evaluations.create_evaluation(transaction, request)
+    evaluation_id = evaluations.create_evaluation(transaction, request, allowed=None)
     message = (
         f"{candidate.agent_id} would lead with {candidate.score:.5g}; another pod than {', '.join(owners) or 'its own'}"
         f" plays {wanted.episodes} of its episodes first ({evaluation_id})"

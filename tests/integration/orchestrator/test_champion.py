@@ -7,8 +7,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import NotFound
+from podrace.errors import Internal, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.limits.config import EVERYTHING
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import ChampionSpec, EvaluationSpec, ObjectiveSpec
@@ -184,7 +185,7 @@ async def test_without_a_leaderboard_the_first_of_the_board_stays_champion_and_t
     assert (completed.state, completed.champion_manifest_digest) == (COMPLETED, "digest-of-490")
     selection = completed.champion_selection
     assert (completed.best_score, selection.selection_score, selection.reported_episodes) == (490.0, 490.0, 0)
-    assert "the leaderboard did not respond for 120 s" in selection.reason
+    assert "no champion could be selected for 120 s" in selection.reason
     assert selection.reason in [event.message for event in await mesh.events(name)]
 
 
@@ -230,3 +231,41 @@ async def test_an_ensemble_whose_files_are_missing_is_reported_as_failed(mesh: A
     completed = await mesh.get(name)
     assert (completed.state, completed.best_score) == (COMPLETED, 480.0)
     assert completed.champion_selection.reported_episodes == 0
+
+
+async def test_options_that_the_operator_allows_are_those_of_the_fresh_episodes(mesh: Any, spec: Any) -> None:
+    mesh.servicer._tournaments._allowed = EVERYTHING
+    evaluation = EvaluationSpec()
+    evaluation.options.update({"maps": "mazes/easy"})
+    name = await ended_with_contenders(mesh, spec, evaluation=evaluation)
+    played = [await evaluated(mesh, name, score) for score in (300.0, 480.0, 470.0)]
+    assert {one.options["maps"] for one in played} == {"mazes/easy"}
+    assert (await mesh.get(name)).state == COMPLETED
+
+
+async def test_a_tournament_whose_champion_cannot_be_selected_ends_with_the_first_of_the_board(
+    mesh: Any, spec: Any
+) -> None:
+    mesh.leaderboard.name_champion_refusal = Internal("a defect")
+    name = await ended_with_contenders(mesh, spec)
+    await mesh.cycle(119.0)
+    assert (await mesh.get(name)).state == ENDING
+    await mesh.cycle(1.0)
+    completed = await mesh.get(name)
+    assert (completed.state, completed.champion_manifest_digest) == (COMPLETED, "digest-of-490")
+    assert "a defect" in completed.champion_selection.reason
+
+
+async def test_an_error_of_one_tournament_does_not_keep_others_from_pods(
+    mesh: Any, spec: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await ended_with_contenders(mesh, spec)
+
+    async def fail(*_: object) -> bool:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(mesh.reconciler._completion_check._champion_selection, "select_when_ready", fail)
+    second = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle(1.0)
+    assert (await mesh.get(first)).state == ENDING
+    assert [pod.pod_id for pod in await mesh.pods(second)] == [f"{second}-p0"]

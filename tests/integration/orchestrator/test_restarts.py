@@ -4,8 +4,9 @@ from typing import Any
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import ChampionSpec, ObjectiveSpec
 
-RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
+RUNNING, ENDING = tournament_pb2.TOURNAMENT_STATE_RUNNING, tournament_pb2.TOURNAMENT_STATE_ENDING
 
 
 async def test_after_a_restart_pods_are_adopted_and_every_lease_lasts_one_full_duration(
@@ -70,3 +71,32 @@ async def test_a_tournament_of_another_mesh_is_cancelled_and_can_be_resumed(open
         await mesh.resume(name)
     async with open_mesh(mesh_id="second") as mesh:
         assert (await mesh.get(name)).state == RUNNING
+
+
+async def test_a_pool_that_grows_in_steps_keeps_its_pods_after_a_restart(open_mesh: Any, spec: Any) -> None:
+    stepwise = spec()
+    stepwise.pool.step_pods = 1
+    async with open_mesh(cores=4.0) as mesh:
+        name = await mesh.create(stepwise)
+        for _ in range(4):
+            await mesh.cycle(1.0)
+        before = {pod.pod_id for pod in await mesh.pods(name)}
+        launcher = mesh.launcher
+    assert len(before) == 4
+    async with open_mesh(launcher=launcher, cores=4.0) as mesh:
+        await mesh.cycle()
+        assert {pod.pod_id for pod in mesh.runtime.cache.pods.values() if not pod.drain_reason} == before
+
+
+async def test_a_restart_while_a_champion_is_selected_keeps_pods_for_its_evaluations(open_mesh: Any, spec: Any) -> None:
+    champion = ChampionSpec(reevaluate_top=4)
+    async with open_mesh(cores=3.0) as mesh:
+        name = await mesh.create(spec(champion=champion, objective=ObjectiveSpec(environment_steps=100)))
+        await mesh.cycle()
+        await mesh.renew(await mesh.assigned(f"{name}-p0"), environment_steps=100)
+        await mesh.cycle(1.0)
+        launcher = mesh.launcher
+    async with open_mesh(launcher=launcher, cores=3.0) as mesh:
+        assert (await mesh.get(name)).state == ENDING
+        await mesh.cycle()
+        assert [pod.drain_reason for pod in mesh.runtime.cache.pods.values()] == [""] * 3
