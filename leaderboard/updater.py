@@ -24,7 +24,7 @@ from leaderboard.ranking.board import answer_of, judge_arrival
 from leaderboard.ranking.evaluation_plan import plan
 from leaderboard.ranking.game_history import add_opponents, rate
 from leaderboard.ranking.score_history import add_estimate
-from leaderboard.ranking.verification import would_lead
+from leaderboard.ranking.verification import Finding, would_lead
 from leaderboard.score_histories import ScoreHistories
 from leaderboard.single_flight import SingleFlight
 from leaderboard.store import records, request_records
@@ -275,6 +275,9 @@ def record(
     """Judges a candidate against the current board and records everything that changes, in one transaction.
 
     Unless it is `verified`, a candidate that would lead is held if `evaluation.verify` is above 0.
+
+    Raises:
+        InvalidArgument: Too many candidates of its agent failed a verification (NOT_VERIFIED).
     """
     request_records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
     judged = records.find_submission(transaction, draft.candidate_id)
@@ -319,16 +322,22 @@ def record_verification(
     if not finding.agrees:
         refuse(transaction, found, finding)
         return RecordVerificationResponse(refused=True, reason=finding.reason), []
-    answers = [_arrive(transaction, found, histories)]
+    answers = [_arrive(transaction, found, histories, verified=True)]
     board = records.read_board(transaction, request.tournament_id)
     for held in list_held(transaction, request.tournament_id):
         if not would_lead(board, held[0]):
-            answers.append(_arrive(transaction, held, histories))
+            # Its estimate may have risen since: if it would lead after all, it is held again, or refused.
+            try:
+                answers.append(_arrive(transaction, held, histories, verified=False))
+            except InvalidArgument as error:
+                refuse(transaction, held, Finding(False, error.message))
             board = records.read_board(transaction, request.tournament_id)
     return RecordVerificationResponse(reason=finding.reason), answers
 
 
-def _arrive(transaction: Transaction, held: Held, histories: ScoreHistories) -> SubmitCandidateResponse:
-    """Lets a held candidate arrive at the board, as if it had been submitted now."""
+def _arrive(
+    transaction: Transaction, held: Held, histories: ScoreHistories, *, verified: bool
+) -> SubmitCandidateResponse:
+    """Lets a held candidate arrive at the board, as if it had been submitted now; raises as `record`."""
     remove_held(transaction, held[0].candidate_id)
-    return record(transaction, as_submitted(held[0]), held[1], histories, verified=True)
+    return record(transaction, as_submitted(held[0]), held[1], histories, verified=verified)

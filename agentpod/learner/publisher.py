@@ -29,7 +29,7 @@ from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
 from podrace.checkpoint_store.replay_parts import PREFIX, is_replay
 from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import DataLoss, InvalidArgument, NotFound, PodraceError, Unavailable
+from podrace.errors import NOT_VERIFIED, DataLoss, InvalidArgument, NotFound, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification.resolve import REPLAY_BYTES, TOURNAMENT_REPLAY_BYTES
@@ -108,7 +108,7 @@ class Publisher:
         start, unsubmitted = await self._waits.until_stored(lambda: asyncio.to_thread(self._claim))
         self._unsubmitted = unsubmitted
         with self._waits.waiting():
-            await self._try_to_submit()
+            await self._try_to_submit(of_previous_pod=True)
         return start
 
     def _claim(self) -> tuple[StartingState, list[str]]:
@@ -309,14 +309,22 @@ class Publisher:
         """
         await self._waits.until_stored(self._submit_rest, unanswered_seconds=UNANSWERED_SECONDS)
 
-    async def _submit_rest(self) -> None:
+    async def _submit_rest(self, *, of_previous_pod: bool = False) -> None:
         while self._unsubmitted:
-            await self._submit(self._unsubmitted[0])
+            manifest_digest = self._unsubmitted[0]
+            try:
+                await self._submit(manifest_digest)
+            except InvalidArgument as error:
+                if not of_previous_pod or error.reason != NOT_VERIFIED:
+                    # The error is in this checkpoint, not in the specification that all agents share.
+                    raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
+                # It was submitted, held and refused, which is known already. The agent continues.
+                _log.warning("a score of the previous pod was not verified", error=error.message)
             del self._unsubmitted[0]
 
-    async def _try_to_submit(self) -> None:
+    async def _try_to_submit(self, *, of_previous_pod: bool = False) -> None:
         try:
-            await self._submit_rest()
+            await self._submit_rest(of_previous_pod=of_previous_pod)
         except STORAGE_FAULTS as error:
             _log.warning("the leaderboard has not stored the score; it is submitted later", error=error.message)
 
@@ -327,11 +335,7 @@ class Publisher:
             lease_epoch=self._epoch,
             lease_token=self._lease_token(),
         )
-        try:
-            response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
-        except InvalidArgument as error:
-            # The error is in this checkpoint, not in the specification that all agents share.
-            raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
+        response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
         candidate = response.candidate
         result = {"score": candidate.score, "rank": candidate.rank, "verdict": candidate.reason}
         _log.info("submitted", candidate_id=manifest_digest, **result)

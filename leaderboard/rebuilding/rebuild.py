@@ -107,7 +107,8 @@ def record_tournament(
             continue
         request = SubmitCandidateRequest(request_id=f"rebuilt-{digest}", lease_epoch=manifest.lease_epoch)
         request.checkpoint.agent_id, request.checkpoint.manifest_digest = manifest.agent_id, digest
-        record(transaction, candidate_of(manifest, digest, generation), request, histories)
+        # Most have been verified before, and those of an ended tournament could not be verified any more.
+        record(transaction, candidate_of(manifest, digest, generation), request, histories, verified=True)
     for agent in waiting:
         _add(transaction, agent)
     return Rebuilt(derived.tournament_id, len(derived.agents), len(derived.candidates) - refused, refused)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from policy_files import manifest_of, policy_file
 
 from leaderboard import queries
@@ -17,6 +18,7 @@ from leaderboard.decision_replay import differences
 from leaderboard.garbage import collect_once
 from leaderboard.generator import Generator
 from leaderboard.ranking.retention import Retention
+from leaderboard.rebuilding.rebuild import rebuild
 from leaderboard.store import records
 from leaderboard.store.refusal_records import refusals_after
 from leaderboard.store.schema import DATABASE_FORMAT
@@ -82,6 +84,8 @@ class Service:
         evaluation.policy_digest = manifest.evaluation.policy_digest
         evaluation.epoch = 0
         manifest.evaluation.CopyFrom(evaluation)
+        manifest.spec.update(json_format.MessageToDict(self.spec, preserving_proto_field_name=True))
+        manifest.publish_time.FromNanoseconds(time.time_ns())
         claim(self.store, agent.agent_id, 1)
         name = publish(self.store, agent.agent_id, 1, {"policy": policy}, manifest)
         checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
@@ -170,6 +174,26 @@ async def test_the_best_is_verified_first_and_those_behind_it_arrive_with_it(ser
     assert await service.replayed() == []
 
 
+async def test_an_invented_score_whose_estimate_rises_while_it_is_held_does_not_lead_unverified(
+    service: Service,
+) -> None:
+    await service.submit(0, 10.0)
+    await service.verify(10.0)
+    assert (await service.submit(1, 0.0)).verdict == VERDICT_ACCEPTED
+    # Estimates of a trial use all its scores: the invented one is behind the next score now, and ahead of it later.
+    assert (await service.submit(1, 62.0)).verdict == VERDICT_HELD
+    assert (await service.submit(2, 40.0)).verdict == VERDICT_HELD
+    await service.submit(1, 19.0)
+    wanted, _ = await service.wanted()
+    assert wanted.candidate.agent_number == 2
+    assert not (await service.verify(40.0)).refused
+    assert (await service.board())[0] == 2
+    wanted, _ = await service.wanted()
+    assert wanted.candidate.agent_number == 1
+    assert (await service.verify(5.0)).refused
+    assert (await service.board())[0] == 2
+
+
 async def test_a_refused_leader_uncovers_the_next_one(service: Service) -> None:
     for number, score in enumerate((20.0, 4000.0)):
         await service.submit(number, score)
@@ -228,6 +252,17 @@ async def test_a_held_candidate_survives_a_restart_and_keeps_its_files(service: 
     again = Service(tmp_path)
     service.state, service.updater = again.state, again.updater
     assert (await service.wanted())[0].candidate.candidate_id == held.candidate_id
+
+
+async def test_a_rebuilt_board_has_the_candidates_that_were_verified(service: Service, tmp_path: Path) -> None:
+    for score in (20.0, 30.0):
+        await service.submit(0, score)
+        await service.verify(score)
+    await service.submit(1, 10.0)
+    empty = Database.open(tmp_path / "new.sqlite", DATABASE_FORMAT, time.time)
+    await rebuild(empty, service.store)
+    assert [one.agent_number for one in await empty.transact(records.read_board, NAME)] == [0, 1]
+    empty.close()
 
 
 async def test_verification_needs_the_epoch_of_the_episodes(service: Service) -> None:

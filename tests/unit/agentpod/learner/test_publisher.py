@@ -14,7 +14,7 @@ from agentpod.storage_waits import StorageWaits
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch_latest, publish
-from podrace.errors import Unavailable
+from podrace.errors import BAD_CHECKPOINT, NOT_VERIFIED, DataLoss, InvalidArgument, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -55,6 +55,35 @@ async def test_an_agent_that_was_generated_again_under_the_same_id_starts_again_
 async def test_an_agent_continues_from_its_own_checkpoint(store: FolderStore) -> None:
     with pytest.raises(AttributeError, match="SubmitCandidate"):
         await claimed(store, agent_of())
+
+
+async def test_a_score_that_was_not_verified_does_not_end_the_agent_in_its_next_pod(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent may only have changed its pod while its candidate was held."""
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise InvalidArgument("candidate 12345 may not lead: it could not be verified", reason=NOT_VERIFIED)
+
+    monkeypatch.setattr("agentpod.learner.publisher.rpc.call", refuse)
+    waits = StorageWaits(asyncio.get_running_loop().create_future(), lambda _: None)
+    updater: Any = SimpleNamespace(SubmitCandidate=None)
+    publisher = Publisher(store, updater, agent_of(), 2, TournamentSpec(), waits)
+    assert (await publisher.start()).counters.environment_steps == 500
+    await publisher.submit_all()
+
+
+async def test_a_score_that_is_refused_for_another_reason_ends_the_agent(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise InvalidArgument("the manifest has no policy", reason=BAD_CHECKPOINT)
+
+    monkeypatch.setattr("agentpod.learner.publisher.rpc.call", refuse)
+    waits = StorageWaits(asyncio.get_running_loop().create_future(), lambda _: None)
+    updater: Any = SimpleNamespace(SubmitCandidate=None)
+    with pytest.raises(DataLoss, match="was not accepted: the manifest has no policy"):
+        await Publisher(store, updater, agent_of(), 2, TournamentSpec(), waits).start()
 
 
 # --- checkpoints without a score ----------------------------------------------------------------------------------
