@@ -86,6 +86,7 @@ class AgentTraining:
         opponents: TrainingOpponents | None = None,
         *,
         started: float,
+        scored: bool = False,
     ) -> None:
         """Starts from a restored algorithm whose roles are open.
 
@@ -98,6 +99,7 @@ class AgentTraining:
             feed: Brings the experience of other agents; None if it is not shared.
             opponents: Chooses the policies that the agent trains against; None: there are none.
             started: Time at which the work on the assignment started, by the clock of the context.
+            scored: Whether the policy of the restored algorithm was published with its score.
         """
         spec = context.assignment.spec
         self._context, self._spec, self._loop, self._fusion = context, spec, loop, fusion
@@ -120,6 +122,8 @@ class AgentTraining:
             started=started,
             clock=context.clock,
         )
+        if scored:
+            self._scorer.scored_version = counters.policy_version
         self._accounted = started
         self.role_restarts = self._losses_in_row = 0
 

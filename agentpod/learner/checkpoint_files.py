@@ -102,6 +102,8 @@ class StartingState:
     """Stored pieces of the replay memory; none if it starts empty."""
     mates: tuple[Mate, ...] = ()
     """Siblings of the parent, whose average with it may be the start instead."""
+    scored: bool = False
+    """Whether this very policy of the agent was published with its score."""
     note: str = "new networks"
     """Where the state comes from, for the log."""
 

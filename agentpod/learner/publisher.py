@@ -131,9 +131,9 @@ class Publisher:
         note = f"its own checkpoint {latest.manifest_digest[:12]}"
         readable = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
         unsubmitted = [digest for digest in readable if digest and self._is_scored(digest)]
-        return StartingState(
-            Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note=note
-        ), unsubmitted
+        own, replay = Counters.of(latest.manifest), _replay_parts(latest.manifest)
+        scored = latest.manifest.HasField("evaluation")
+        return StartingState(own, latest.parts, replay, scored=scored, note=note), unsubmitted
 
     def _is_scored(self, manifest_digest: str) -> bool:
         try:
@@ -153,7 +153,7 @@ class Publisher:
             parts, note = {}, f"new networks and the replay memory of {note}, a {manifest.algorithm} agent"
         continues = self.agent.origin == pb.ORIGIN_CONTINUATION
         counters = Counters.continuing(manifest) if continues else Counters.inheriting(manifest)
-        return StartingState(counters, parts, replay, self._read_mates() if parts else (), note)
+        return StartingState(counters, parts, replay, self._read_mates() if parts else (), note=note)
 
     def _read_mates(self) -> tuple[Mate, ...]:
         """Returns the siblings that the start may be averaged with; none unless all can be read."""

@@ -104,9 +104,8 @@ class TrainingSetup:
         if self._spec.opponents.training not in ("", BUILT_IN):
             held = context.roles, context.checkpoints, context.lease
             opponents = TrainingOpponents(*held, self._spec, agent.seed)
-        return AgentTraining(
-            context, loop, fusion, self._snapshots, start.counters, feed, opponents, started=self._started
-        )
+        parts = loop, fusion, self._snapshots, start.counters, feed, opponents
+        return AgentTraining(context, *parts, started=self._started, scored=start.scored)
 
     async def _algorithm(
         self, spaces: tuple[Space, Space], hyperparameters: dict[str, Any], start: StartingState

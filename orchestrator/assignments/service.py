@@ -115,9 +115,8 @@ class Assignments:
             contacts.waiting_call(requester.pod_id, self._clock.monotonic),
         ):
             answer = await self._acquire(requester, wait_seconds, prepared_agent_id)
-        if isinstance(answer, dispatch.Drain):
-            # The pod exits.
-            contacts.forget(requester.pod_id)
+        exits, opens = isinstance(answer, dispatch.Drain), isinstance(answer, Prepare)
+        contacts.settle(requester.pod_id, self._clock.monotonic(), exits=exits, opens=opens)
         return answer
 
     async def _acquire(self, requester: Holder, wait_seconds: float, prepared_agent_id: str) -> AcquireResult:

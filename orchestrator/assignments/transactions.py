@@ -150,10 +150,12 @@ def work_item(transaction: Transaction, record: WorkRecord, inputs: DispatchInpu
     """Returns what decides whether work may be assigned."""
     if not record.pod_id:
         return dispatch.WorkItem(record.work_id, None)
+    generated = isinstance(record, EvaluationRecord) or record.agent is not None
     pod = records.find(transaction, PodRecord, record.pod_id)
     alive = pod is not None and pod.phase != PodPhase.GONE
     expired = (record.work_id, record.lease_epoch) in inputs.expired
-    return dispatch.WorkItem(record.work_id, Holder(record.pod_id, record.incarnation), alive, not expired)
+    holder = Holder(record.pod_id, record.incarnation)
+    return dispatch.WorkItem(record.work_id, holder, alive, not expired, generated)
 
 
 def _rounds(

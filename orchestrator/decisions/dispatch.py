@@ -39,6 +39,8 @@ class WorkItem:
     """Whether that pod is still alive."""
     lease_valid: bool = True
     """Whether the lease of that pod has not expired."""
+    generated: bool = True
+    """False for an agent of which only the number is known, because there was no work or the leaderboard did not respond."""
 
 
 @dataclass(frozen=True)
@@ -115,23 +117,31 @@ class Drain:
 Choice = AssignExisting | AssignNew | Wait | Drain
 
 
+REPEATED = "the request was repeated"
+
+
 def choose(requester: Holder, state: DispatchState) -> Choice:
     """Decides what a pod that requests work gets.
 
-    The order is: work that this pod already holds (the previous response was lost), a queued evaluation, the next agent
-    of a paused incumbent, an agent that no pod trains any more, the next new agent.
+    The order is: work that this pod already holds (the previous response was lost), a queued evaluation, an agent whose
+    number it holds, the next agent of a paused incumbent, an agent that no pod trains any more, the next new agent.
     """
     if state.drain_reason:
         return Drain(state.drain_reason)
     works = [*state.evaluations, *(() if state.end_reason else state.agents)]
-    for work in works:
-        if work.holder == requester:
-            return AssignExisting(work.work_id, "the request was repeated", repeated=True)
+    held = [work for work in works if work.holder == requester]
+    for work in held:
+        if work.generated:
+            return AssignExisting(work.work_id, REPEATED, repeated=True)
     paused = None if state.end_reason else state.paused_incumbent
     continues = paused is not None and paused.pod_id in ("", requester.pod_id)
-    for work in state.evaluations if continues else works:
-        reason = why_free(work, requester)
-        if reason:
+    for work in state.evaluations:
+        if reason := why_free(work, requester):
+            return AssignExisting(work.work_id, reason)
+    for work in held:
+        return AssignExisting(work.work_id, REPEATED, repeated=True)
+    for work in () if state.end_reason or continues else state.agents:
+        if reason := why_free(work, requester):
             return AssignExisting(work.work_id, reason)
     if state.end_reason:
         # The next evaluation follows from the last one: without a wait, each would need another pod.

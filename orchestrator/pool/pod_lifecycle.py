@@ -133,7 +133,9 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
     """
     unmanaged = set()
     for pod in found.appeared:
-        records.save(transaction, replace(pod, phase=PodPhase.SEEN))
+        # Read again: it may have been asked to stop since it was compared.
+        current = records.find(transaction, PodRecord, pod.pod_id) or pod
+        records.save(transaction, replace(current, phase=PodPhase.SEEN))
     for pod in found.removed:
         _exempt_from_failed_starts(transaction, pod.pod_id)
     for listed in found.unknown:

@@ -32,7 +32,7 @@ INTERFACE_WRAPPERS = ("clip_actions", "scale_actions", "normalize_observations",
 TRAINING_WRAPPERS = ("shape_rewards", "normalize_rewards")
 """Wrappers that are left out of evaluations: they change rewards for training only."""
 TRAINING_OPTIONS = {"stocks": ("staggered",)}
-"""Options of simulators that are left out of evaluations: they shorten first episodes, and an evaluation counts those."""
+"""Options of simulators that are left out of evaluations: they shorten first episodes, and evaluations count those."""
 LARGEST_COUNT = 1_000_000
 _OPTIONS, _WRAPPERS = "environment.options.", "wrappers"
 _LARGEST_NUMBER = 1e300
@@ -132,7 +132,7 @@ def evaluation_environment(
 
 
 def _without_training_changes(environment: pb.EnvironmentSpec) -> pb.EnvironmentSpec:
-    """Removes what changes rewards or episodes for training, in place: a score is the return of the environment itself."""
+    """Removes what changes rewards or episodes for training, in place: scores are returns of the environment itself."""
     for name in TRAINING_OPTIONS.get(environment.id, ()):
         if name in environment.options:
             del environment.options[name]

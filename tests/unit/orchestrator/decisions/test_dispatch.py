@@ -42,6 +42,16 @@ def test_a_repeated_request_gets_the_held_work_under_the_same_epoch() -> None:
     assert choose(ME, state(agents=agents)) == AssignExisting("a1", "the request was repeated", repeated=True)
 
 
+def test_an_evaluation_comes_before_an_agent_of_which_the_pod_only_holds_the_number() -> None:
+    number = dataclasses.replace(held_by(ME, "a7"), generated=False)
+    kept = AssignExisting("a7", "the request was repeated", repeated=True)
+    waiting = state(agents=[held_by(None, "a3"), number], evaluations=[held_by(None, "e0")])
+    assert choose(ME, waiting) == AssignExisting("e0", "no pod holds it")
+    assert choose(ME, dataclasses.replace(waiting, evaluations=[])) == kept
+    paused = dataclasses.replace(waiting, evaluations=[], paused_incumbent=PausedIncumbent())
+    assert choose(ME, paused) == kept
+
+
 def test_evaluations_come_before_agents() -> None:
     choice = choose(ME, state(evaluations=[held_by(None, "e0")], agents=[held_by(None, "a0")]))
     assert isinstance(choice, AssignExisting)
