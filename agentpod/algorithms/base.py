@@ -179,7 +179,7 @@ class Algorithm(Protocol):
                 last call.
 
         Returns:
-            Metrics to log, all finite.
+            Metrics to log, all finite; empty if nothing was trained, as during the warm-up of a replay memory.
 
         Raises:
             InvalidArgument: The rollout is too small for the hyperparameters.

@@ -223,24 +223,28 @@ class OffPolicy:
         Returns:
             Metrics; empty if no gradient step was due.
         """
-        means: dict[str, float] = {}
-        with restored_on_error([*self._live_tensors().values(), *self._counts.values()]):
-            # By received steps, not READY ones: a full buffer has one segment fewer READY while one is granted.
-            if self._is_warm(experience):
-                self._counts["tokens"] += experience.segment_steps * self.hyperparameters.updates_per_step
-            if owed := self._updates_owed():
-                metrics = self._train(experience, owed)
-                if self._reduce:
-                    self._reduce.finish()
-                if not metrics.isfinite().all():  # once per update, because this waits for the device
-                    raise non_finite_error(self.METRICS, metrics, self.update_number)
-                means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
-        self._counts["tokens"] -= owed
+        tokens = float(self._counts["tokens"])
+        # By received steps, not READY ones: a full buffer has one segment fewer READY while one is granted.
+        if self._is_warm(experience):
+            tokens += experience.segment_steps * self.hyperparameters.updates_per_step
+        owed = int(tokens + ROUNDING)
+        means = self._train_or_undo(experience, owed) if owed else {}
+        self._counts["tokens"].fill_(tokens - owed)
         self._counts["environment_steps"] += experience.segment_steps
         self._update_statistics(experience)
         self.update_number += 1
         self._apply_schedules()
         return means
+
+    def _train_or_undo(self, experience: ReplayBuffer, owed: int) -> dict[str, float]:
+        """Makes gradient steps, or none if one fails; returns the means of their metrics."""
+        with restored_on_error([*self._live_tensors().values(), *self._counts.values()]):
+            metrics = self._train(experience, owed)
+            if self._reduce:
+                self._reduce.finish()
+            if not metrics.isfinite().all():  # once per update, because this waits for the device
+                raise non_finite_error(self.METRICS, metrics, self.update_number)
+            return dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
 
     @property
     def environment_steps(self) -> int:
@@ -263,10 +267,6 @@ class OffPolicy:
         share = torch.tensor(float(warm), device=self._device)
         self._reduce(share)
         return float(share) == 1.0
-
-    def _updates_owed(self) -> int:
-        """Number of gradient steps that the tokens allow."""
-        return int(self._counts["tokens"] + ROUNDING)
 
     def _train(self, replay: ReplayBuffer, updates: int) -> Tensor:
         """Makes gradient steps; returns METRICS of each: [updates, metrics]."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentpod.experience.replay_layout import FINAL
-from agentpod.experience.staging import used_finals
+from agentpod.experience.rollout import used_finals
 from podrace.tensor_transport.boxes import Box
 
 MAXIMUM_BOXES = 256

@@ -15,7 +15,7 @@ from torch import Tensor
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import FINAL, drop_oldest, written_finals
 from agentpod.experience.replay_view import ReplayPiece
-from podrace.errors import InvalidArgument
+from podrace.errors import DataLoss, InvalidArgument
 
 BLOCK_ROWS = 64
 """Rows of a block of one environment's steps, unless the horizon is longer."""
@@ -109,8 +109,10 @@ class ReplayRestorer:
 
         Raises:
             InvalidArgument: The segments of the piece differ from those of the memory.
+            DataLoss: A number of the piece is not finite.
         """
         self._window.check(piece)
+        _check_finite(piece)
         replay, window, stored_first = self._replay, self._window, piece.first_segment
         piece = _without(piece, window.first_segment - stored_first)
         if not _segments(piece):
@@ -203,6 +205,16 @@ def check_lanes(first_segment: int, lanes: int, next_lanes: int) -> None:
             f"the piece of the saved replay memory from segment {first_segment} on has {lanes} environments, the piece"
             f" that continues it has {next_lanes}"
         )
+
+
+def _check_finite(piece: ReplayPiece) -> None:
+    for name, tensor in piece.tensors.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise DataLoss(
+                f"the piece of the saved replay memory from segment {piece.first_segment} on has numbers in {name} that"
+                " are not finite",
+                reason="ERROR_REASON_NON_FINITE",
+            )
 
 
 def _segments(piece: ReplayPiece) -> int:

@@ -163,7 +163,7 @@ def collect(
         The new state of the lanes, and the episodes that ended.
 
     Raises:
-        DataLoss: An observation or a reward is not finite; the rollout must not be trained on.
+        DataLoss: An observation, a final one included, or a reward is not finite; the rollout must not be trained on.
         Cancelled: `cancelled` was set.
     """
     horizon, count = rollout["reward"].shape
@@ -260,18 +260,48 @@ def _keep_final(final_observation: Tensor, truncated: Tensor, found: Tensor) -> 
         final_observation[truncated] = found[truncated]
 
 
+def used_finals(rollout: Rollout) -> Tensor:
+    """Returns of which steps of a rollout, or of one replay segment, the final observation is read: [T, N] bool."""
+    truncated = rollout["truncated"]
+    if "log_prob" in rollout:
+        return truncated
+    # A segment of a replay memory has no log_prob.
+    used = truncated.clone()
+    used[-1] = True
+    return used
+
+
 def _check_finite(rollout: Rollout) -> None:
-    for name in ("observation", "reward"):
-        if not rollout[name].is_floating_point():
-            continue
-        # NaN propagates through minimum and maximum, so two numbers suffice.
-        if not all(bound.isfinite() for bound in rollout[name].aminmax()):
-            t, lane, *_ = (~rollout[name].isfinite()).nonzero()[0].tolist()
+    names = [name for name in ("observation", "reward", "final_observation") if rollout[name].is_floating_point()]
+    # All bounds at once, because each test waits for the device.
+    if torch.stack([bound for name in names for bound in _bounds(rollout, name)]).isfinite().all():
+        return
+    for name in names:
+        bad = ~rollout[name].isfinite()
+        if name == "final_observation":
+            bad &= _per_element(used_finals(rollout), bad)
+        if bad.any():
+            t, lane, *_ = bad.nonzero()[0].tolist()
             raise DataLoss(
                 f"environment {lane} returned a {name} that is not finite at row {t} of the rollout: "
                 "check the simulator for a division by zero or an unbounded action",
                 reason="ERROR_REASON_NON_FINITE",
             )
+
+
+def _bounds(rollout: Rollout, name: str) -> tuple[Tensor, ...]:
+    """Returns the minimum and the maximum of what is read of a field, through both of which NaN propagates."""
+    tensor = rollout[name]
+    if name == "final_observation":
+        used = used_finals(rollout)
+        # On a GPU, selecting steps would wait for it. On a CPU, memory that was never written has no pages.
+        tensor = torch.where(_per_element(used, tensor), tensor, 0.0) if tensor.is_cuda else tensor[used]
+    return tensor.aminmax() if tensor.numel() else ()
+
+
+def _per_element(used: Tensor, tensor: Tensor) -> Tensor:
+    """Returns a mask [T, N] that broadcasts to a tensor [T, N, ...]."""
+    return used.view(*used.shape, *(1,) * (tensor.dim() - used.dim()))
 
 
 def _count_episodes(rollout: Rollout, lanes: Lanes, agents: int) -> CollectResult:

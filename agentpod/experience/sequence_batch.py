@@ -1,9 +1,10 @@
 """Samples sequences of consecutive steps from a replay memory, for recurrent networks.
 
-A sequence begins with a recurrent state of 0, whatever preceded it. Its first steps, the *burn-in*, only bring the
-state up to date and do not count in the loss (Kapturowski et al. 2019, "Recurrent experience replay in distributed
-reinforcement learning", section 3). Steps after the beginning of an episode count at once, because the state is exact
-there.
+A sequence begins with a recurrent state of 0, whatever preceded it. Its first steps, the *burn-in*, bring the state up
+to date and have no term in the loss. In Kapturowski et al. 2019, "Recurrent experience replay in distributed
+reinforcement learning", section 3, they only produce a start state. Here the gradient of the later steps' loss is also
+propagated through them, so the network learns what to remember from them. Steps after the beginning of an episode count
+at once, because the state is exact there.
 """
 
 from typing import NamedTuple

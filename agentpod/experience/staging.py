@@ -4,13 +4,13 @@ Final observations are mostly unused: only those of truncated steps, and of the 
 copied. The others are undefined in the target, as in every rollout.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from agentpod.experience.replay_layout import FINAL, written_finals
-from agentpod.experience.rollout import Rollout
+from agentpod.experience.replay_layout import FINAL
+from agentpod.experience.rollout import Rollout, used_finals
 from podrace.tensor_transport.copy_stream import CopyStream
 
 
@@ -90,10 +90,3 @@ def upload(rollout: Rollout, device: torch.device | str) -> dict[str, Tensor]:
         used, *places = (part.to(device, non_blocking=True) for part in (final[rows, lanes], rows, lanes))
         tensors[FINAL][tuple(places)] = used
     return tensors
-
-
-def used_finals(rollout: Mapping[str, Tensor]) -> Tensor:
-    """Returns of which steps the final observation is read: [T, N] bool."""
-    truncated = rollout["truncated"]
-    # A segment of a replay memory has no log_prob.
-    return truncated if "log_prob" in rollout else written_finals(truncated, len(truncated))

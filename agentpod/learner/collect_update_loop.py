@@ -120,7 +120,8 @@ class CollectUpdateLoop:
         reason = SHARED if mix else capture_updates(algorithm, wanted=captured, device=device)
         if device != "cpu":
             _log.info("gradient steps", captured=not reason, **({"reason": reason} if reason else {}))
-        # The first updates may compile.
+        # The first updates that train may compile.
+        self._trained = False
         compute.activity.open()
 
     async def reopen(self) -> None:
@@ -201,6 +202,10 @@ class CollectUpdateLoop:
                 if self._stop.done():
                     return False
             else:
+                self._trained = self._trained or bool(metrics)
+                if not self._trained:
+                    # The time of an update that trains does not follow from that of an update which does not.
+                    self._compute.activity.open()
                 _log.debug("updated", policy_version=self.policy_version + 1, **metrics)
                 return True
 

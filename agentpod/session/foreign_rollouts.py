@@ -10,6 +10,7 @@ from torch import Tensor
 
 from agentpod.experience.foreign_memory import check_actions
 from agentpod.experience.replay_layout import FINAL
+from agentpod.experience.rollout import used_finals
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import DataLoss, InvalidArgument
 from simulators import Space
@@ -53,8 +54,8 @@ def check_rollout(slot: Mapping[str, Tensor], first_row: int, horizon: int, acti
     rows = {name: tensor[first_row : first_row + horizon] for name, tensor in slot.items()}
     if "log_prob" in slot:
         rows["observation"] = slot["observation"]
-    # Written only where an episode was truncated.
-    rows[FINAL] = rows[FINAL][rows["truncated"]]
+    # The others are undefined.
+    rows[FINAL] = rows[FINAL][used_finals(rows)]
     for name, tensor in rows.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise DataLoss(f"the rollout has numbers in {name} that are not finite")

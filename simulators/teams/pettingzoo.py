@@ -299,6 +299,8 @@ class PettingZooSimulator:
                 self._begin(number, rows[number])
             else:
                 gone = flags[:, number].any(0)
+                # Only an environment is cut off: an agent that leaves it earlier has ended its episode.
+                flags[:, number] = gone, np.zeros_like(gone)
                 self._absent[number] |= gone
                 rows[number][gone] = 0
         terminated, truncated = (self._tensor(flag).flatten() for flag in flags)

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from agentpod.algorithms.teams.vdn import VDN, VDNHyperparameters
+from agentpod.models.cnn import NO_TORSO
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from podrace.specification.declaration import hyperparameter
 
 
@@ -58,7 +60,17 @@ class QMIX(VDN):
     settings_type = QMIXHyperparameters
 
     def modules(self) -> Mapping[str, nn.Module]:
-        """Returns the mixing network."""
+        """Returns the mixing network.
+
+        Raises:
+            InvalidArgument: The policy has a torso.
+        """
+        if self.network.torso != NO_TORSO:
+            raise InvalidArgument(
+                f"algorithm {self.hyperparameters.algorithm!r} needs observations that are vectors, because its mixing "
+                f"network receives those of all agents side by side; torso is {self.network.torso!r}",
+                reason=UNSUITABLE_SPACE,
+            )
         state_size = self._agents * self.observation_size
         return {"mixer": Mixer(self._agents, state_size, self.hyperparameters.mixing_size)}
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,8 @@ from exactness import one_thread as one_thread
 from experience import LANES, OBSERVED, OFF_POLICY, SPACES, Course, new_algorithm
 from torch import Tensor
 
-from agentpod.algorithms import make
+from agentpod.algorithms import make, off_policy
+from agentpod.algorithms.base import restored_on_error
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.experience.transitions import TransitionBatch
@@ -117,6 +119,21 @@ def test_a_warm_up_as_long_as_the_buffer_completes(ahead: bool, monkeypatch: pyt
         ratio="1", lanes=4, horizon=2, warmup_steps=32, capacity=32, ahead=ahead, monkeypatch=monkeypatch
     )
     assert counts == [8 * max(0, k - 3) for k in range(1, SEGMENTS + 1)]
+
+
+def test_an_update_without_gradient_steps_copies_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm: Any = new_algorithm("dqn", "discrete", horizon=2, warmup_steps=32, replay_capacity=64, batch_size=1)
+    replay, copied = empty_replay(algorithm, "discrete", 4), []
+
+    def spy(tensors: Sequence[Tensor]) -> Any:
+        copied.append(algorithm.update_number)
+        return restored_on_error(tensors)
+
+    monkeypatch.setattr(off_policy, "restored_on_error", spy)
+    for _ in range(5):
+        replay.receive(replay.grant())
+        algorithm.update(replay)
+    assert copied == [3, 4]
 
 
 def test_fractions_of_gradient_steps_survive_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

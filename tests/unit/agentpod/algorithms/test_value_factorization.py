@@ -1,5 +1,6 @@
 """VDN adds the values of the agents, QMIX mixes them monotonically; both solve what they can represent and no more."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from agentpod.experience.rollout import Lanes, collect
 from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.actors import PolicyActor
 from agentpod.roles.episodes import play
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators import make
 
 AGENTS, OBSERVED, STEPS = 2, 3, 5
@@ -68,6 +70,15 @@ def test_so_the_best_joint_action_consists_of_the_best_own_actions() -> None:
     )
     best = own.argmax(-1)
     assert torch.equal(joint.argmax(1), 3 * best[:, 0] + best[:, 1])
+
+
+def test_a_network_that_mixes_values_refuses_images_and_a_sum_does_not() -> None:
+    images = replace(TEAM, shape=(1, 8, 8), dtype=torch.uint8)
+    settings = {"torso": "small", "hidden_sizes": [8]}
+    make_algorithm("vdn", images, SPACES["discrete"], settings, seed=0)
+    with pytest.raises(InvalidArgument, match="algorithm 'qmix' needs observations that are vectors") as caught:
+        make_algorithm("qmix", images, SPACES["discrete"], settings, seed=0)
+    assert caught.value.reason == UNSUITABLE_SPACE
 
 
 def perceptron(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:

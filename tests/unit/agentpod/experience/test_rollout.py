@@ -7,6 +7,7 @@ import torch
 from team_worlds import Leaving
 from torch import Tensor
 
+from agentpod.experience.replay_layout import replay_fields
 from agentpod.experience.rollout import CollectResult, Lanes, collect, rollout_fields
 from agentpod.experience.staging import Staging
 from agentpod.models.distributions import require_distribution
@@ -177,10 +178,10 @@ def test_the_seed_determines_the_rollout() -> None:
 
 
 class Broken(Countdown):
-    """Returns a value that is not finite in lane 1 at the fourth step."""
+    """Returns a value that is not finite in lane 1 at the fourth step, by default the last one of a cut episode."""
 
-    def __init__(self, field: str, value: float) -> None:
-        super().__init__((50, 50), DISCRETE)
+    def __init__(self, field: str, value: float, length: int = 4) -> None:
+        super().__init__((50, length), DISCRETE, first_lane=1)
         self._field, self._value = field, value
 
     def step(self, action: Tensor) -> Step:
@@ -191,12 +192,28 @@ class Broken(Countdown):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(("field", "row"), [("observation", 4), ("reward", 3)])
+@pytest.mark.parametrize(("field", "row"), [("observation", 4), ("reward", 3), ("final_observation", 3)])
 def test_values_that_are_not_finite_are_refused_with_field_lane_and_row(field: str, row: int, value: float) -> None:
     simulator, rollout = Broken(field, value), new_rollout(DISCRETE, 8, 2)
     lanes = Lanes.start(simulator.reset(0))
     with pytest.raises(DataLoss, match=f"environment 1 returned a {field} that is not finite at row {row}"):
         collect(simulator, new_policy(DISCRETE), rollout, lanes, torch.Generator())
+
+
+def test_final_observations_that_nothing_reads_may_be_anything() -> None:
+    simulator, rollout = Broken("final_observation", math.nan, length=50), new_rollout(DISCRETE, 8, 2)
+    rollout["final_observation"].fill_(math.nan)
+    collect(simulator, new_policy(DISCRETE), rollout, Lanes.start(simulator.reset(0)), torch.Generator())
+
+
+@pytest.mark.parametrize("field", ["observation", "final_observation"])
+def test_what_follows_a_replay_segment_is_refused_if_it_is_not_finite(field: str) -> None:
+    simulator = Broken(field, math.nan, length=4 if field == "final_observation" else 50)
+    fields = replay_fields(Countdown.observation_space, DISCRETE, 4, 2)
+    rows = {name: torch.zeros(each.shape, dtype=each.dtype) for name, each in fields.items()}
+    rows["final_observation"].fill_(math.nan)
+    with pytest.raises(DataLoss, match="environment 1 returned a final_observation that is not finite at row 3"):
+        collect(simulator, new_policy(DISCRETE), rows, Lanes.start(simulator.reset(0)), torch.Generator())
 
 
 def test_observations_have_one_more_row_than_steps() -> None:

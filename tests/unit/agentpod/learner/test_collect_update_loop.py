@@ -11,6 +11,7 @@ from supervised_pod import SupervisedPod
 from agentpod.compute_thread import ComputeThread
 from agentpod.learner import collect_update_loop
 from agentpod.learner.collect_update_loop import CollectUpdateLoop
+from agentpod.liveness.activity import WARM_UP_TICKS
 from agentpod.liveness.supervisor_actions import EXIT_STUCK
 from agentpod.session.role_client import CollectedRollout
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -76,6 +77,24 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
         "publish 2",
     ]
     assert (learned.policy_lag, loop.rollouts) == (0, 2)
+    compute.close()
+
+
+async def test_updates_that_train_nothing_are_part_of_the_warm_up():
+    """Of a long warm-up of a replay memory: the time of its updates says nothing about that of the first real one."""
+    compute, phases = ComputeThread(), []
+
+    def update(experience):
+        phases.append(compute.activity.phase)
+        return {"loss": 1.0} if len(phases) > 4 * WARM_UP_TICKS else {}
+
+    algorithm = SimpleNamespace(update=update, network=SimpleNamespace(hidden_sizes=(8,)))
+    stop = asyncio.get_running_loop().create_future()
+    loop = CollectUpdateLoop(Roles([]), compute, algorithm, SimpleNamespace(rollouts=0), stop, overlap=False)
+    for _ in range(5 * WARM_UP_TICKS + 1):
+        assert await loop.step(lambda _: False)
+    assert phases[:-1] == [pb.ROLE_PHASE_WARMING_UP] * 5 * WARM_UP_TICKS
+    assert phases[-1] == pb.ROLE_PHASE_UPDATING
     compute.close()
 
 

@@ -1,5 +1,6 @@
 """Tests that a replay memory is stored incrementally, within its limit, and restored from what can be read."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,7 @@ def test_a_memory_without_its_state_starts_empty(store: CountingStore) -> None:
     assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == twin.steps == 0
 
 
-@pytest.mark.parametrize("fault", ["final observations", "environments"])
+@pytest.mark.parametrize("fault", ["final observations", "environments", "that are not finite"])
 def test_a_memory_with_a_malformed_piece_starts_empty(store: CountingStore, fault: str, log_lines: Any) -> None:
     world, replay = new_replay()
     advance(world, replay, 24)
@@ -227,6 +228,8 @@ def test_a_memory_with_a_malformed_piece_starts_empty(store: CountingStore, faul
         finals = tensors[FINAL].unflatten(0, (-1, 3))[:, 1:].flatten(0, 1)
         narrow = {name: tensor[:, 1:] for name, tensor in tensors.items() if name not in (SEGMENTS, FINAL)}
         tensors = narrow | {FINAL: finals, SEGMENTS: tensors[SEGMENTS] - torch.tensor((0, 0, 1))}
+    elif fault == "that are not finite":
+        tensors[FINAL][1, 0] = math.inf
     else:
         tensors[FINAL] = tensors[FINAL][:1]
     parts[newest] = store_part(store, parts[newest].name, encode(tensors, {}))

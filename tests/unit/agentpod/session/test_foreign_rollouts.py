@@ -31,6 +31,7 @@ def slot(rows: int = STEPS, *, on_policy: bool = True) -> dict[str, Tensor]:
 def test_a_rollout_whose_unread_rows_are_not_finite_is_accepted() -> None:
     check_rollout(slot(), 0, STEPS, ACTIONS)
     memory = slot(9, on_policy=False)
+    memory["final_observation"][5] = 0.0
     for rows in (slice(0, 3), slice(6, 9)):
         memory["reward"][rows] = math.inf
         memory["action"][rows] = 7
@@ -47,6 +48,12 @@ def test_numbers_that_are_not_finite_are_refused_with_the_name_of_the_field(name
     wrong[name][-1 if name == "observation" else 1, 1] = math.inf
     with pytest.raises(DataLoss, match=f"numbers in {name} that are not finite"):
         check_rollout(wrong, 0, STEPS, ACTIONS)
+
+
+def test_the_observation_after_a_replay_segment_must_be_finite() -> None:
+    memory = slot(9, on_policy=False)
+    with pytest.raises(DataLoss, match="numbers in final_observation that are not finite"):
+        check_rollout(memory, 3, STEPS, ACTIONS)
 
 
 @pytest.mark.parametrize("choice", [-1, 2])

@@ -23,13 +23,14 @@ ID = f"pettingzoo:{MODULE}"
 class Mixed(ParallelEnv[str, Any, Any]):
     """Agent `a` sees 2 numbers and has 2 choices, `b` sees 1 and has 3. `a` leaves after one step, the end is after 3.
 
-    An observation is the number of the step. The reward is the action. `fault` says what is wrong in the second step.
+    An observation is the number of the step. The reward is the action. `fault` says what is wrong in the second step,
+    `cut` that the episode of `a` is truncated, not terminated.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "mixed"}
 
-    def __init__(self, fault: str = "") -> None:
-        self.possible_agents, self._fault = ["a", "b"], fault
+    def __init__(self, fault: str = "", *, cut: bool = False) -> None:
+        self.possible_agents, self._fault, self._cut = ["a", "b"], fault, cut
         self.observation_spaces = {"a": spaces.Box(-9, 9, (2,)), "b": spaces.Box(-9, 9, (1,))}
         self.action_spaces = {"a": spaces.Discrete(2), "b": spaces.Discrete(3)}
 
@@ -51,8 +52,8 @@ class Mixed(ParallelEnv[str, Any, Any]):
         self._steps += 1
         names, seen = list(self.agents), self._seen()
         rewards = {name: float(actions[name]) for name in names}
-        ends = {"a": self._steps >= 1, "b": False}
-        cuts = {"a": False, "b": self._steps >= 3}
+        ends = {"a": self._steps >= 1 and not self._cut, "b": False}
+        cuts = {"a": self._steps >= 1 and self._cut, "b": self._steps >= 3}
         if self._steps == 2 and self._fault:
             if self._fault == "raises":
                 raise ValueError("out of order")
@@ -136,6 +137,19 @@ def test_an_agent_that_left_is_absent_until_its_environment_ends() -> None:
     assert step.final_observation[1].tolist() == [3, 0, 0, 1, 1, 1, 1]
     assert torch.equal(step.observation, begun)
     assert team.step(torch.tensor([1, 2])).reward.tolist() == [1, 2]
+
+
+def test_an_agent_whose_episode_alone_is_truncated_has_left() -> None:
+    both = [make(ID, 1, {"cut": cut}) for cut in (False, True)]
+    for team in both:
+        team.reset(1)
+    for _ in range(4):
+        ended, cut = (team.step(torch.tensor([1, 2])) for team in both)
+        assert (cut.terminated.tolist(), cut.truncated.tolist()) == (
+            ended.terminated.tolist(),
+            ended.truncated.tolist(),
+        )
+        assert torch.equal(cut.observation, ended.observation)
 
 
 def test_agents_may_act_at_random() -> None:
