@@ -68,7 +68,7 @@ class PodConfig:
     head: str = ""
     """`host:port` at which followers on other hosts reach the leader; unused with a single host."""
     precision: str = "float32"
-    """Precision of matrix products in updates: `pod.precision` of the specification."""
+    """Precision of matrix products and convolutions in updates: `pod.precision` of the specification."""
     plane: str = "auto"
     """Plane between the processes of the pod, or `auto`: `pod.plane` of the specification."""
     captured: bool = True

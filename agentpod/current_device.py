@@ -26,6 +26,8 @@ def is_usable(device: str) -> bool:
 def use_device(device: str) -> None:
     """Makes a GPU the current device of the calling thread; the processor needs no such step.
 
+    In the whole process, convolutions compute in float32 from then on, as matrix products do by default.
+
     Raises:
         FailedPrecondition: PyTorch cannot use the GPU.
     """
@@ -39,3 +41,5 @@ def use_device(device: str) -> None:
             f"device {device}: PyTorch {torch.__version__} for CUDA {torch.version.cuda or '(none)'} cannot use it:"
             f" {reason}; check that the image has a PyTorch for CUDA, and a driver that is new enough for it"
         ) from error
+    # torch would round the inputs of convolutions to 10 bits of mantissa.
+    torch.backends.cudnn.allow_tf32 = False

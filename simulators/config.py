@@ -47,8 +47,8 @@ class Config:
     allow: Allowed = field(default_factory=Allowed)
     """What ids and options may name."""
     device: str = "cpu"
-    """Where the simulators compute, as a torch device string."""
+    """Where the simulators compute, as a torch device string. On a GPU the batches take turns on one thread."""
     threads: int = 1
-    """torch threads per batch."""
+    """torch threads per batch; on a GPU, of all batches."""
     lifeline: str = ""
     """Lifeline of the process that this service must not outlive; empty: none."""

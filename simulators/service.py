@@ -1,4 +1,8 @@
-"""Implements SimulatorService; each stream computes on its own thread."""
+"""Implements SimulatorService; each stream computes on its own thread, or on a GPU all of them on one thread.
+
+The thread is shared on a GPU because simulators record CUDA graphs there: what another thread did on the same GPU at
+that time would fail, or become part of the graph.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -34,17 +38,20 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
         Args:
             limits: What callers may use.
             device: Where simulators compute.
-            threads: torch threads per stream.
+            threads: torch threads per thread that computes.
             allowed: What ids and options may name.
         """
         self._limits, self._device, self._threads, self._allowed = limits, device, threads, allowed
         self._open_streams = 0
+        self._shared_thread = self._thread() if torch.device(device).type == "cuda" else None
 
     async def GetSimulator(
         self, request: pb.GetSimulatorRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetSimulatorResponse:
         """Describes a simulator; see the proto."""
-        return await asyncio.to_thread(describe, request, self._limits, self._device, self._allowed)
+        # None: a thread of asyncio.
+        loop, thread = asyncio.get_running_loop(), self._shared_thread
+        return await loop.run_in_executor(thread, describe, request, self._limits, self._device, self._allowed)
 
     async def StreamSteps(
         self,
@@ -54,7 +61,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
         """Steps one batch of environments; see the proto."""
         loop = asyncio.get_running_loop()
         with self._admitted():
-            thread = ThreadPoolExecutor(1, "stepping", torch.set_num_threads, (self._threads,))
+            thread = self._shared_thread or self._thread()
             stepping = Stepping(self._limits, self._device, self._allowed)
             try:
                 while (request := await self._next(requests)) is not None:
@@ -64,7 +71,12 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
             finally:
                 # Queued behind a step that may still be running, however the stream ended.
                 thread.submit(stepping.close).add_done_callback(_log_failure)
-                thread.shutdown(wait=False)
+                if thread is not self._shared_thread:
+                    thread.shutdown(wait=False)
+
+    def _thread(self) -> ThreadPoolExecutor:
+        """Returns a thread that computes, which starts with its first call."""
+        return ThreadPoolExecutor(1, "stepping", torch.set_num_threads, (self._threads,))
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:

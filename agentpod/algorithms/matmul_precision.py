@@ -1,8 +1,11 @@
-"""Selects the precision and the kernels of matrix multiplications during an update.
+"""Selects the precision and the kernels of matrix multiplications, and the precision of convolutions, in an update.
 
 torch calls its setting a precision. On a CPU without matrix units, however, `medium` rounds nothing and only selects
 another library, which was measured to be twice as fast on wide layers (LOG.md). Here `float32` therefore means: as
 exact as float32, by the fastest kernels that are exact for a test product.
+
+Convolutions on a GPU have a separate setting. By default torch rounds their inputs to TF32, whatever the precision of
+matrix multiplications is; agentpod.current_device turns that off.
 """
 
 from collections.abc import Iterator
@@ -21,7 +24,7 @@ ROUNDING_ERROR = 4e-6
 
 @contextmanager
 def matmul_precision(precision: str, hidden_sizes: tuple[int, ...], device: torch.device | str) -> Iterator[None]:
-    """Multiplies matrices with the given precision within the block; afterwards with torch's `highest`.
+    """Multiplies and convolves with the given precision within the block; afterwards in float32.
 
     Args:
         precision: Key of MATMUL_PRECISIONS.
@@ -32,10 +35,12 @@ def matmul_precision(precision: str, hidden_sizes: tuple[int, ...], device: torc
     if precision == "float32" and max(hidden_sizes, default=0) >= WIDE_UNITS and is_exact("medium", str(device)):
         chosen = "medium"
     torch.set_float32_matmul_precision(chosen)
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
     try:
         yield
     finally:
         torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
 
 
 @cache

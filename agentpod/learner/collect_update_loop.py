@@ -105,7 +105,7 @@ class CollectUpdateLoop:
             policy_version: Version that the training continues from.
             regroup: Called when an update failed because a learner that shares its gradients was lost. The update is
                 repeated afterwards.
-            precision: Precision of matrix products during updates, a key of podrace.specification.catalog.PRECISIONS.
+            precision: Of products and convolutions in updates, a key of podrace.specification.catalog.PRECISIONS.
             captured: Whether gradient steps are replayed from CUDA graphs, if the device and the algorithm allow it.
             mix: Returns what the algorithm learns from, given the agent's own experience. Called before each update, in
                 the compute thread. None: the agent's own experience. Excludes `captured`.

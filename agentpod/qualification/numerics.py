@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS
+from agentpod.algorithms.matmul_precision import matmul_precision
 from agentpod.experience.prioritized_sampling import PriorityTree
+from agentpod.models.cnn import TORSOS
 from agentpod.models.normalizer import RunningMoments
 from agentpod.qualification import trials
 from agentpod.qualification.bench import Bench
@@ -25,6 +27,10 @@ LARGEST_SHARE = 0.05
 """Largest distance of two policies, as a share of the distance that training moved them."""
 LARGEST_ERROR = 1e-9
 """Largest relative error of sums in float64."""
+LARGEST_CONVOLUTION_ERROR = 5e-5
+"""Largest error of a convolution in float32, relative to its largest element; that of TF32 is 2e-4 or more."""
+REMEDY = "unset NVIDIA_TF32_OVERRIDE, check the GPU with `dcgmi diag -r 3`"
+IMAGES, IMAGE_SHAPE = 8, (4, 84, 84)
 LEAVES, BATCH = 100_000, 4096
 
 
@@ -43,10 +49,11 @@ class Agreement:
 
 
 def run(bench: Bench) -> Iterator[Finding]:
-    """Measures and grades all algorithms on the first device, then sums and priorities."""
+    """Measures and grades all algorithms on the first device, then convolutions, sums and priorities."""
     device = bench.devices[0]
     for name in ALGORITHMS:
         yield from judge(measure(name, device))
+    yield judge_error("convolutions", convolutions_error(device), LARGEST_CONVOLUTION_ERROR)
     yield judge_error("observation statistics", moments_error(device))
     yield judge_error("replay priorities", priorities_error(device))
 
@@ -60,7 +67,7 @@ def judge(found: Agreement) -> Iterator[Finding]:
         Grade.PASS if near else Grade.FAIL,
         f"differs by {found.share:.2%} of the distance moved" if found.moved > 0 else "the update changed nothing",
         f"at most {LARGEST_SHARE:.0%}",
-        remedy="" if near else "unset NVIDIA_TF32_OVERRIDE, check the GPU with `dcgmi diag -r 3`",
+        remedy="" if near else REMEDY,
     )
     yield Finding(
         PART,
@@ -72,14 +79,11 @@ def judge(found: Agreement) -> Iterator[Finding]:
     )
 
 
-def judge_error(name: str, error: float) -> Finding:
-    """Grades the relative error of a computation in float64. Pure."""
-    small = error <= LARGEST_ERROR
-    expected = f"at most {LARGEST_ERROR:g}"
-    remedy = "" if small else "check the GPU with `dcgmi diag -r 3`"
-    return Finding(
-        PART, name, Grade.PASS if small else Grade.FAIL, f"relative error {error:.1e}", expected, remedy=remedy
-    )
+def judge_error(name: str, error: float, largest: float = LARGEST_ERROR) -> Finding:
+    """Grades the relative error of a computation, by default in float64. Pure."""
+    small = error <= largest
+    grade, remedy = (Grade.PASS, "") if small else (Grade.FAIL, REMEDY)
+    return Finding(PART, name, grade, f"relative error {error:.1e}", f"at most {largest:g}", remedy=remedy)
 
 
 def agreement(
@@ -103,6 +107,31 @@ def measure(name: str, device: str) -> Agreement:
     with SharedRandom():
         _, second = trials.updated(experience, device)
     return agreement(name, device, host, first, second)
+
+
+def convolutions_error(device: str) -> float:
+    """Returns the largest error of the convolutions of a network for images, and of their gradients.
+
+    It is relative to the largest element of each result, with the precision of an update in `float32`.
+    """
+    generator, (channels, size, _), errors = torch.Generator().manual_seed(3), IMAGE_SHAPE, list[float]()
+    for layer in TORSOS["nature"]:
+        image = torch.randn(IMAGES, channels, size, size, generator=generator)
+        weight = torch.randn(layer.channels, channels, layer.kernel, layer.kernel, generator=generator)
+        expected = _convolved(image.double(), weight.double(), layer.stride)
+        with matmul_precision("float32", (), device):
+            found = _convolved(image.to(device), weight.to(device), layer.stride)
+        for one, other in zip(found, expected, strict=True):
+            errors.append(float((one.cpu() - other).abs().max() / other.abs().max()))
+        channels, size = layer.channels, expected[0].shape[-1]
+    return max(errors)
+
+
+def _convolved(image: Tensor, weight: Tensor, stride: int) -> tuple[Tensor, ...]:
+    """Returns a convolution and the gradients of half the sum of its squares."""
+    image, weight = image.requires_grad_(), weight.requires_grad_()
+    output = torch.conv2d(image, weight, None, stride)
+    return output.detach(), *torch.autograd.grad(output, (image, weight), output.detach())
 
 
 def moments_error(device: str) -> float:

@@ -385,9 +385,9 @@ FUSION_MODES: Mapping[str, str] = {
 }
 
 PRECISIONS: Mapping[str, str] = {
-    "float32": "matrix products in full single precision",
-    "tf32": "inputs of matrix products rounded to 10 bits of mantissa, on GPUs that support it",
-    "bfloat16": "inputs of matrix products rounded to 7 bits of mantissa, on hardware that supports it",
+    "float32": "matrix products and convolutions in full single precision",
+    "tf32": "inputs of matrix products and convolutions rounded to 10 bits of mantissa, on GPUs that support it",
+    "bfloat16": "inputs of matrix products rounded to 7 bits of mantissa, on CPUs that support it; on GPUs as `tf32`",
 }
 
 PLANES: Mapping[str, str] = {

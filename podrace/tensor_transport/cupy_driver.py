@@ -173,9 +173,13 @@ class _OpenedEvent:
 def _unmap(cupy: Any, index: int, pointer: int) -> None:
     # Whichever thread drops the last view, with whatever current device.
     with cupy.cuda.Device(index):
-        # Kernels that were launched may still use the memory, on any stream.
-        cupy.cuda.runtime.deviceSynchronize()
-        cupy.cuda.runtime.ipcCloseMemHandle(pointer)
+        # Kernels that were launched may still use the memory. Others than those of this stream were awaited. To wait
+        # for all streams is forbidden while another thread records a CUDA graph, and would end its recording.
+        try:
+            with suppress(RuntimeError):
+                torch.cuda.default_stream(index).synchronize()
+        finally:
+            cupy.cuda.runtime.ipcCloseMemHandle(pointer)
 
 
 def _destroy(cupy: Any, index: int, pointer: int) -> None:

@@ -122,7 +122,9 @@ class Group:
     def _meet(self) -> None:
         """Exchanges a number: NCCL, which does not block, connects its members in their first collective."""
         # Not behind the work of the current stream, which may take longer than the timeout.
-        with torch.cuda.stream(torch.cuda.Stream(self.device)):  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        # The thread may be new, and start with the first GPU. Leaving the stream alone would create a context on it.
+        with torch.cuda.device(self.device), torch.cuda.stream(stream):
             self.gather(torch.zeros(1, device=self.device))
 
     # --- collectives ------------------------------------------------------------------------------------------

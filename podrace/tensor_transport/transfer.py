@@ -146,7 +146,8 @@ class GroupPlane(MirrorPlane):
 
         def transfer() -> None:
             stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
+            # A new thread starts with the first GPU. Leaving the stream alone would create a context on it.
+            with torch.cuda.device(self.device), torch.cuda.stream(stream):
                 stream.wait_event(ready)
                 group.broadcast_(tensors, source)
 

@@ -129,16 +129,20 @@ class WarpPhysics:
 
     def _recorded(self, function: Program) -> Program:
         """Records the kernels that a function launches, and returns a function that replays them."""
+        # Streams of torch do not wait for the default stream. During a capture on one that does, as Warp's own streams
+        # do, any use of the default stream in another thread fails and ends the capture.
+        on_gpu = self._device.type == "cuda"
+        side = warp.stream_from_torch(torch.cuda.Stream(self._device)) if on_gpu else None  # type: ignore[no-untyped-call]
         _wait_for(self._device)
         with warp.ScopedDevice(self._warp_device):
             # Compiles and loads modules, which must not happen during a capture.
             with compiling("MuJoCo Warp"):
                 function()
-            with warp.ScopedCapture(self._warp_device) as capture:
+            with warp.ScopedStream(side), warp.ScopedCapture(self._warp_device, side) as capture:
                 function()
             warp.synchronize_device(self._warp_device)
         graph = capture.graph
-        if self._device.type != "cuda":
+        if not on_gpu:
             return lambda: warp.capture_launch(graph)
         streams: dict[int, warp.Stream] = {}
 

@@ -75,7 +75,7 @@ def joined(monkeypatch: pytest.MonkeyPatch, nccl: FakeNccl) -> Group:
     monkeypatch.setattr(group_module, "open_store", lambda *_: None)
     monkeypatch.setattr(group_module, "_connect_nccl", lambda *_: nccl)
     nccl.others = [zeros(1), zeros(1)]
-    return Group.join("127.0.0.1:1", "prefix", RANK, SIZE, "cuda:0", timeout_seconds=20.0)
+    return Group.join("127.0.0.1:1", "prefix", RANK, SIZE, "cuda:1", timeout_seconds=20.0)
 
 
 def test_joining_returns_after_all_members_have_connected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +85,8 @@ def test_joining_returns_after_all_members_have_connected(monkeypatch: pytest.Mo
     group = joined(monkeypatch, nccl)
     assert nccl.calls == ["allgather"]
     assert (cuda.streams, len(cuda.waits)) == (1, 1)
+    # The thread may have another GPU than that of the group, where it would create a context.
+    assert cuda.used == [1]
     group.close()
 
 

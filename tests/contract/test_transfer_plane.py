@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_streams import FakeCuda
 
 from podrace import rpc
 from podrace.errors import FailedPrecondition, InvalidArgument, Unavailable
@@ -195,6 +196,19 @@ async def test_a_peer_joins_again_when_the_owner_was_restarted(folder: Path) -> 
             await peer.pull(region.refs())
             assert peer.open(region.refs())["step"].item() == life
     peer.close()
+
+
+async def test_a_transfer_between_gpus_happens_on_another_stream_of_the_plane_s_gpu(monkeypatch) -> None:
+    """A thread whose current GPU is another one would create a context there."""
+    cuda = FakeCuda().install(monkeypatch)
+    plane, streams = GroupPlane(), []
+    plane.device = torch.device("cuda:1")
+    group = SimpleNamespace(broadcast_=lambda tensors, source: streams.append(torch.cuda.current_stream().name))
+    await plane.broadcast(group, [], 0)
+    plane.close()
+    assert streams == ["stream 1"]
+    assert cuda.ordered == [("stream 1", "default")]
+    assert cuda.used == [1]
 
 
 async def test_a_transfer_fails_if_the_memory_was_handed_out_again_meanwhile(folder: Path, monkeypatch) -> None:

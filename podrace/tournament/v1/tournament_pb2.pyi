@@ -909,9 +909,9 @@ class PodSpec(_message.Message):
     when `synchronous`. Default 1.
     """
     precision: _builtins.str
-    """Precision of matrix products in updates: `float32`, `tf32`, or `bfloat16`. Products are summed in float32 in each
-    case. `tf32` and `bfloat16` are faster on hardware that supports them, and are the same as `float32` elsewhere.
-    Default `float32`.
+    """Precision of matrix products and convolutions in updates: `float32`, `tf32`, or `bfloat16`. Products are summed in
+    float32 in each case. `tf32` and `bfloat16` are faster on hardware that supports them, and are the same as `float32`
+    elsewhere. On a GPU `bfloat16` is the same as `tf32`. Default `float32`.
     """
     plane: _builtins.str
     """Plane: how tensors travel between the processes of the pod.

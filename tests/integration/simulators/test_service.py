@@ -28,16 +28,16 @@ ACT = Request(act=Request.Act(step=1, action=bytes_of(torch.zeros(2, dtype=torch
 WAIT_SECONDS = 10.0
 
 Stub = Any
-Serve = Callable[[Limits], Any]
+Serve = Callable[..., Any]
 
 
 @pytest.fixture
 def serve() -> Serve:
     @contextlib.asynccontextmanager
-    async def serving(limits: Limits) -> AsyncIterator[Stub]:
+    async def serving(limits: Limits, device: str = "cpu") -> AsyncIterator[Stub]:
         with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as folder:
             config = rpc.ServerConfig(listen=f"unix:{folder}/s.sock", grace_seconds=0.2)
-            server = await rpc.Server.start(config, services(SimulatorServicer(limits)))
+            server = await rpc.Server.start(config, services(SimulatorServicer(limits, device)))
             async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
                 yield pb_grpc.SimulatorServiceStub(channel)
             await server.drain()
@@ -180,6 +180,33 @@ async def test_the_service_answers_others_while_a_simulator_steps(serve: Serve, 
         assert described.action_space.shape == [1]
         watched[0].may_continue.set()
         assert (await slow.call.read()).stepped.step == 1
+
+
+@pytest.mark.parametrize(("device", "shared"), [("cuda:0", True), ("cpu", False)])
+async def test_on_a_gpu_all_simulators_compute_on_one_thread(
+    device: str, shared: bool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one stream would call CUDA while another one records a graph. The simulators stand in on the CPU."""
+    makers: list[int] = []
+
+    def making(id: str, count: int, options: Any, device: str, **limits: Any) -> Watched:
+        makers.append(threading.get_ident())
+        return Watched(make(id, count, options, "cpu", **limits))
+
+    monkeypatch.setattr(stepping, "make", making)
+    async with serve(Limits(), device) as stub:
+        streams = [Stream(stub) for _ in range(3)]
+        for stream in streams:
+            await stream.ask(OPEN)
+            assert (await stream.ask(RESET)).stepped.observation
+        request = pb.GetSimulatorRequest(id="pendulum")
+        await rpc.call(stub.GetSimulator, request, deadline_seconds=WAIT_SECONDS)
+        # The thread outlives the streams.
+        await streams[0].call.done_writing()
+        assert await streams[0].call.read() is grpc.aio.EOF
+        await Stream(stub).ask(OPEN)
+    assert len(makers) == 5
+    assert (len(set(makers)) == 1) == shared
 
 
 async def test_errors_keep_their_codes(serve: Serve, watched: list[Watched]) -> None:

@@ -16,11 +16,13 @@ async def test_the_gpu_is_the_current_device_of_the_thread_before_anything_runs_
     happened: list[tuple[str, str]] = []
     note = lambda what: happened.append((what, threading.current_thread().name.partition("_")[0]))  # noqa: E731
     monkeypatch.setattr(torch.cuda, "set_device", note)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     compute = ComputeThread("cuda:1")
     await compute.run(note, "first")
     await compute.run(note, "second")
     compute.close()
     assert happened == [("cuda:1", "compute"), ("first", "compute"), ("second", "compute")]
+    assert not torch.backends.cudnn.allow_tf32, "convolutions are computed in float32"
 
 
 async def test_a_gpu_that_cannot_be_used_is_an_error_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

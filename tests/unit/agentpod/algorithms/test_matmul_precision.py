@@ -1,4 +1,4 @@
-"""Tests that matrix products have the requested precision, and that the setting is restored."""
+"""Tests that products and convolutions have the requested precision, and that both settings are float32 afterwards."""
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ def test_the_setting_is_restored_after_an_exception(precision):
     with pytest.raises(ZeroDivisionError), matmul_precision(precision, (256,), "cpu"):
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cudnn.allow_tf32
 
 
 def test_float32_is_exact_with_the_selected_kernels():
@@ -49,3 +50,11 @@ def test_lower_precisions_select_the_torch_setting():
     for precision, wanted in (("tf32", "high"), ("bfloat16", "medium")):
         with matmul_precision(precision, (64,), "cpu"):
             assert torch.get_float32_matmul_precision() == wanted
+
+
+@pytest.mark.parametrize(("precision", "rounds"), [("float32", False), ("tf32", True), ("bfloat16", True)])
+def test_convolutions_have_the_precision_of_products(precision, rounds, monkeypatch):
+    # As torch sets it by default.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    with matmul_precision(precision, (64,), "cpu"):
+        assert torch.backends.cudnn.allow_tf32 == rounds

@@ -4,8 +4,10 @@ import torch
 from agentpod.algorithms import ALGORITHMS
 from agentpod.qualification import trials
 from agentpod.qualification.numerics import (
+    LARGEST_CONVOLUTION_ERROR,
     LARGEST_SHARE,
     agreement,
+    convolutions_error,
     judge,
     judge_error,
     measure,
@@ -71,3 +73,25 @@ def test_experience_of_another_seed_gives_another_policy() -> None:
 def test_statistics_and_priorities_agree_on_the_processor() -> None:
     assert moments_error("cpu") == 0.0
     assert priorities_error("cpu") == 0.0
+
+
+def rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """Rounds float32 to 10 bits of mantissa, as TF32 does."""
+    if tensor.dtype != torch.float32:
+        return tensor
+    return ((tensor.detach().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def test_convolutions_pass_in_float32_and_fail_in_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = convolutions_error("cpu")
+    assert 0.0 < error < LARGEST_CONVOLUTION_ERROR / 5
+    convolve = torch.conv2d
+
+    def rounding(image: torch.Tensor, weight: torch.Tensor, bias: None, stride: int) -> torch.Tensor:
+        # Added to the inputs, so that gradients pass.
+        return convolve(image + (rounded(image) - image).detach(), weight, bias, stride)
+
+    monkeypatch.setattr(torch, "conv2d", rounding)
+    assert convolutions_error("cpu") > 2 * LARGEST_CONVOLUTION_ERROR
+    assert judge_error("convolutions", error, LARGEST_CONVOLUTION_ERROR).grade == Grade.PASS
+    assert judge_error("convolutions", 2 * LARGEST_CONVOLUTION_ERROR, LARGEST_CONVOLUTION_ERROR).grade == Grade.FAIL

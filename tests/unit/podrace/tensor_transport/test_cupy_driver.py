@@ -4,6 +4,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -29,7 +30,7 @@ class FakeCupy:
 
     def __init__(self, *uuids: str, peer_access: bool = True) -> None:
         self.calls: list[str] = []
-        self._current, self.names, self.kept_by_torch = 0, uuids, False
+        self._current, self.names, self.kept_by_torch, self.recording = 0, uuids, False, False
         runtime = SimpleNamespace(
             CUDARuntimeError=CudaError,
             getDeviceCount=lambda: len(uuids),
@@ -41,7 +42,6 @@ class FakeCupy:
             ipcOpenMemHandle=lambda handle: self._note("map", 77),
             ipcOpenEventHandle=lambda handle: 78,
             ipcCloseMemHandle=lambda pointer: self._note(f"unmap {pointer}"),
-            deviceSynchronize=lambda: self._note("synchronize"),
             eventDestroy=lambda pointer: self._note(f"destroy {pointer}"),
         )
         self.cuda = SimpleNamespace(
@@ -64,6 +64,15 @@ class FakeCupy:
 
     def ndarray(self, shape: tuple[int], dtype: str, memptr: object) -> Any:
         return SimpleNamespace(shape=shape, owner=memptr)
+
+    def default_stream(self, index: int) -> Any:
+        """What torch.cuda has under this name."""
+        return SimpleNamespace(synchronize=partial(self._wait, index))
+
+    def _wait(self, index: int) -> None:
+        self._note(f"wait for {index}")
+        if self.recording:
+            raise CudaError("operation not permitted when stream is capturing")
 
     def _note(self, call: str, answer: Any = None) -> Any:
         self.calls.append(f"{call} on {self._current}")
@@ -103,6 +112,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, device: int = 0) -> 
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     properties = [SimpleNamespace(uuid=str(uuid_of(name))) for name in cupy.names]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties[index])
+    monkeypatch.setattr(torch.cuda, "default_stream", cupy.default_stream)
     return CupyDriver(device)
 
 
@@ -117,15 +127,20 @@ def test_memory_is_allocated_in_whole_blocks_and_its_handle_names_the_gpu_of_its
     assert slab.handles[2 * HANDLE_BYTES : -16] == SIZE.to_bytes(8, "little")
 
 
-def test_memory_is_unmapped_on_its_gpu_after_the_gpu_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recording", [False, True])
+def test_memory_is_unmapped_on_its_gpu_after_the_gpu_has_finished(
+    recording: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the wait fails, because a graph is recorded. A wait for the whole device would end the recording."""
     handles = driver(monkeypatch, FakeCupy("a", "b")).allocate(SIZE).handles
     cupy = FakeCupy("a", "b")
+    cupy.recording = recording
     slab = driver(monkeypatch, cupy, 1).open(handles)
     assert cupy.calls == ["map on 1"]
     del slab
     gc.collect()
-    assert sorted(cupy.calls[1:]) == ["destroy 78 on 1", "synchronize on 1", "unmap 77 on 1"]
-    assert cupy.calls.index("synchronize on 1") < cupy.calls.index("unmap 77 on 1")
+    assert sorted(cupy.calls[1:]) == ["destroy 78 on 1", "unmap 77 on 1", "wait for 1 on 1"]
+    assert cupy.calls.index("wait for 1 on 1") < cupy.calls.index("unmap 77 on 1")
 
 
 @pytest.mark.parametrize(
