@@ -6,8 +6,10 @@ prometheus_client; each package declares its own next to the code that updates t
 
 import contextlib
 import logging
+import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -48,6 +50,8 @@ Page = Callable[[], tuple[str, bytes] | None]
 def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | None = None, **ids: str) -> str:
     """Sets up logging and the metrics endpoint of this process and binds `ids` to every line that it logs.
 
+    Warns of TLS certificates that are due for renewal.
+
     Args:
         config: Format and level of the logs, address of the metrics.
         service: Name of this process in the log.
@@ -66,6 +70,11 @@ def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | 
     structlog.contextvars.bind_contextvars(service=service, **ids)
     if config.traces:
         tracing.start(config.traces, service=service, **ids)
+    if os.environ.get("PODRACE_TLS_AUTHORITY_FILE"):
+        # Only then, because it imports grpc and cryptography.
+        from podrace.certificates import expiry
+
+        expiry.watch(os.environ, time.time())
     if not config.metrics_listen:
         return ""
     host, _, port = config.metrics_listen.rpartition(":")

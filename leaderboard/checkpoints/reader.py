@@ -3,16 +3,21 @@
 A store may be slow, or a file system may not answer at all. The threads that wait for it are few and do nothing else,
 so the event loop and all calls that need no store continue. When all of them wait, further submissions fail at their
 deadline, and their pods submit again.
+
+The threads share a budget of bytes, of one policy of the largest size. Small policies are read at the same time, and a
+large one waits for the others, and they for it. So the memory that is needed does not depend on how many pods submit.
 """
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from leaderboard.checkpoints.manifest_check import POLICY_PART
 from leaderboard.checkpoints.policy_shape import PolicyShape, read_shape
-from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.publish import advanced
 from podrace.checkpoint_store.store import CheckpointStore, ObjectTooLarge
@@ -26,7 +31,7 @@ THREADS = 4
 MOST_WAITING = 256
 """Submissions that wait for a thread, at most."""
 LARGEST_POLICY_BYTES = 256 * 2**20
-"""A policy is read into memory: 64 million parameters."""
+"""A policy is read into memory: 64 million parameters. Also the largest sum of the policies that are being read."""
 
 SubmitRequest = SubmitCandidateRequest | SubmitSnapshotRequest
 
@@ -40,6 +45,30 @@ class SubmittedCheckpoint:
     """Shapes of the tensors of its policy; None if it has no part `policy`, or more than one."""
 
 
+class ByteBudget:
+    """Limits the sum of the bytes that several threads hold.
+
+    with budget.hold(len(data)): ...
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self._free_bytes, self._changed = total_bytes, threading.Condition()
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def hold(self, count: int) -> Iterator[None]:
+        """Waits until so many bytes are free. Threads take turns, so that small requests do not starve a large one."""
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: self._free_bytes >= count)
+            self._free_bytes -= count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free_bytes += count
+                self._changed.notify_all()
+
+
 class CheckpointReader:
     """Reads submitted checkpoints.
 
@@ -51,6 +80,7 @@ class CheckpointReader:
         self._store, self._deadline_seconds = store, deadline_seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint-reader")
         self._waiting = threading.BoundedSemaphore(MOST_WAITING)
+        self._budget = ByteBudget(LARGEST_POLICY_BYTES)
 
     async def read(self, request: SubmitRequest) -> SubmittedCheckpoint:
         """Reads a submitted checkpoint, after checking in the store that its pod still holds the agent.
@@ -65,7 +95,7 @@ class CheckpointReader:
         """
         if not self._waiting.acquire(blocking=False):
             raise ResourceExhausted(f"{MOST_WAITING} submissions wait for {self._store.uri}; submit again later")
-        work = self._threads.submit(read_submitted, self._store, request)
+        work = self._threads.submit(read_submitted, self._store, request, self._budget)
         work.add_done_callback(lambda _: self._waiting.release())
         try:
             return await asyncio.wait_for(asyncio.wrap_future(work), self._deadline_seconds)
@@ -80,7 +110,7 @@ class CheckpointReader:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def read_submitted(store: CheckpointStore, request: SubmitRequest) -> SubmittedCheckpoint:
+def read_submitted(store: CheckpointStore, request: SubmitRequest, budget: ByteBudget) -> SubmittedCheckpoint:
     """As CheckpointReader.read, without a deadline. Blocks."""
     agent_id, manifest_digest = request.checkpoint.agent_id, request.checkpoint.manifest_digest
     store = store.within(tournament_of(agent_id))
@@ -93,11 +123,20 @@ def read_submitted(store: CheckpointStore, request: SubmitRequest) -> SubmittedC
     policies = [part for part in manifest.parts if part.name == POLICY_PART]
     if len(policies) != 1:
         return SubmittedCheckpoint(manifest, None)
-    data = _bounded(store, policies[0].digest, LARGEST_POLICY_BYTES, "policy")
-    if len(data) != policies[0].size_bytes:
-        raise _refused(manifest_digest, f"has {len(data)} bytes, the manifest states {policies[0].size_bytes}")
+    size_bytes = policies[0].size_bytes
+    if size_bytes > LARGEST_POLICY_BYTES:
+        raise _refused(manifest_digest, f"has {size_bytes} bytes; at most {LARGEST_POLICY_BYTES} are read")
+    with budget.hold(size_bytes):
+        return SubmittedCheckpoint(manifest, _shape(store, policies[0], manifest_digest))
+
+
+def _shape(store: CheckpointStore, policy: Part, manifest_digest: str) -> PolicyShape:
+    """Reads a policy, of which no more bytes are read than the manifest states."""
+    data = _bounded(store, policy.digest, policy.size_bytes, "policy")
+    if len(data) != policy.size_bytes:
+        raise _refused(manifest_digest, f"has {len(data)} bytes, the manifest states {policy.size_bytes}")
     try:
-        return SubmittedCheckpoint(manifest, read_shape(data))
+        return read_shape(data)
     except ValueError as error:
         raise _refused(manifest_digest, str(error)) from None
 
@@ -107,7 +146,7 @@ def _refused(manifest_digest: str, problem: str) -> InvalidArgument:
 
 
 def _bounded(store: CheckpointStore, name: str, largest_bytes: int, what: str) -> bytes:
-    """Returns an object, unless it is larger than any manifest or policy: nothing of it is read then."""
+    """Returns an object, unless it is larger than allowed: nothing of it is read then."""
     try:
         return store.get_object(name, largest_bytes)
     except ObjectTooLarge as error:

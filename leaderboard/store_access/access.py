@@ -46,7 +46,7 @@ class StoreAccess:
         Args:
             state: Database of the leaderboard.
             store: The checkpoint store as a whole.
-            renew_after_seconds: Age from which an object that a pod needs again is written again.
+            renew_after_seconds: Age from which the age of an object that a pod needs again is reset.
         """
         self._state, self._store, self._renew_after_seconds = state, store, renew_after_seconds
         self._epochs: dict[str, int] = {}
@@ -143,7 +143,7 @@ class StoreAccess:
 
         Raises:
             NotFound: The agent is unknown, or an object does not exist.
-            DataLoss: An object is damaged (BAD_DIGEST).
+            DataLoss: An object had to be read to reset its age, and is damaged (BAD_DIGEST).
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH), or the store is a folder.
         """
         store = self._granting(request.tournament_id)

@@ -31,7 +31,7 @@ class BackupAccess:
         Args:
             store: The checkpoint store as a whole.
             name: `backup.name` of the leaderboard, which is also that of its orchestrator.
-            renew_after_seconds: Age from which an object that is needed again is written again.
+            renew_after_seconds: Age from which the age of an object that is needed again is reset.
         """
         self._store, self._name, self._renew_after_seconds = store, name, renew_after_seconds
         self._place = place_of(name, SERVICE)

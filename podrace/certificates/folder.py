@@ -26,6 +26,7 @@ from podrace.access.mesh_key import MeshKey, make_pem
 from podrace.certificates.issuing import (
     CLOCK_DIFFERENCE,
     KeyPair,
+    is_due,
     issue,
     issue_authority,
     load_pair,
@@ -54,8 +55,6 @@ STANDARD: Mapping[SpiffeName, tuple[str, ...]] = {
 services, and of this machine itself."""
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
-RENEWED_PART = 1 / 3
-"""A certificate is due for renewal when less than this part of its lifetime remains."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class ListedCertificate:
         """Whether it should be renewed."""
         if not self.trusted:
             return True
-        return not self.revoked and self.expires - now < (self.expires - self.begins) * RENEWED_PART
+        return not self.revoked and is_due(self.begins, self.expires, now)
 
 
 class CertificateFolder:

@@ -19,6 +19,8 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 CLOCK_DIFFERENCE = timedelta(minutes=5)
 """Certificates are valid from this long before they are issued, because clocks of machines differ."""
 LIST_LIFETIME = timedelta(days=3650)
+RENEWED_PART = 1 / 3
+"""A certificate is due for renewal when less than this part of its lifetime remains."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,11 @@ def host_name(host: str) -> x509.GeneralName:
     if not host.isascii() or host.replace(".", "").isdigit():
         raise InvalidArgument(f"host {host!r}: expected a DNS name or an IP address, without a port")
     return x509.DNSName(host)
+
+
+def is_due(begins: datetime, expires: datetime, now: datetime) -> bool:
+    """Returns whether a certificate should be renewed."""
+    return expires - now < (expires - begins) * RENEWED_PART
 
 
 def names_of(certificate: x509.Certificate) -> tuple[tuple[str, ...], tuple[str, ...]]:

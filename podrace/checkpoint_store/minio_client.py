@@ -1,14 +1,17 @@
 """Reads and writes the objects of one S3 bucket by key, and retries requests whose failure may pass."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import structlog
+from minio.commonconfig import REPLACE, CopySource
 from minio.datatypes import Object
 from minio.helpers import DictType
 
@@ -27,9 +30,9 @@ from podrace.checkpoint_store.minio_connection import (
 from podrace.checkpoint_store.minio_errors import CLIENT_ERRORS, Failure, failure_of
 from podrace.checkpoint_store.minio_retries import Attempts, RetryPolicy, retried
 from podrace.checkpoint_store.presigned import with_signed_headers
-from podrace.checkpoint_store.store import UrlGrant, check_size
+from podrace.checkpoint_store.store import UrlGrant, check_content, check_size, verified
 from podrace.digests import digest
-from podrace.errors import Aborted, NotFound, PodraceError, Unavailable
+from podrace.errors import Aborted, FailedPrecondition, NotFound, PodraceError, Unavailable, Unimplemented
 
 _log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -178,6 +181,43 @@ class Bucket:
 
         return self._try(what, read)
 
+    def copy_onto_itself(self, entry: BucketEntry, what: str) -> bool:
+        """Has the server copy an object onto itself, so that it counts as put now; returns whether it does.
+
+        Raises:
+            NotFound: It does not exist any more.
+        """
+        # Servers refuse such a copy if it changes nothing; REPLACE makes it a change of the metadata.
+        copy = partial(self._client.copy_object, self._name, entry.key, metadata_directive=REPLACE)
+        try:
+            self._try(what, lambda: copy(CopySource(self._name, entry.key)))
+        except (FailedPrecondition, Unimplemented) as error:
+            _log.debug("the store cannot copy an object onto itself; it is rewritten", error=error.message)
+            return False
+        copied = self.find(entry.key, what)
+        return copied is not None and copied.modified_seconds > entry.modified_seconds
+
+    def rewrite(self, entry: BucketEntry, sha256: str, what: str) -> None:
+        """Reads an object and writes it again, in pieces, so that only one piece is in memory.
+
+        Raises:
+            Aborted: It was replaced since it was listed.
+            DataLoss: Its bytes have another digest (BAD_DIGEST); it stays as it is.
+            NotFound: It does not exist any more.
+        """
+        if entry.size_bytes <= self.part_bytes:
+            arrival, _ = self.get(entry.key, what, self.part_bytes)
+            self.put(entry.key, verified(sha256, arrival, self.address.uri), sha256, what)
+            return
+        hasher, parts, part_bytes = hashlib.sha256(), list[SentPart](), self._part_bytes(entry.size_bytes)
+        with self._uploading(entry.key, entry.size_bytes, what) as upload:
+            for number, begin in enumerate(range(0, entry.size_bytes, part_bytes), 1):
+                piece = self.get_piece(entry, begin, part_bytes, what)
+                hasher.update(piece)
+                parts.append(self._send_part(upload, number, memoryview(piece)))
+            check_content(sha256, hasher.hexdigest(), entry.size_bytes, self.address.uri)
+            self._complete(upload, parts)
+
     def find(self, key: str, what: str) -> BucketEntry | None:
         """Returns the entry of an object; None if it does not exist."""
         try:
@@ -239,16 +279,24 @@ class Bucket:
         return UnfinishedUploads(len(listed.uploads), aborted)
 
     def _put_parts(self, key: str, data: bytes, what: str) -> None:
-        upload_id = self._try(what, lambda: self._client.create_upload(self._name, key, dict(UPLOAD_HEADERS)))
-        upload = _Upload(key, upload_id, what, len(data), self.now_seconds())
-        try:
+        with self._uploading(key, len(data), what) as upload:
             self._complete(upload, self._send_parts(upload, data))
+
+    @contextmanager
+    def _uploading(self, key: str, size_bytes: int, what: str) -> Iterator[_Upload]:
+        """Starts an upload in parts, which is aborted if the block fails."""
+        upload_id = self._try(what, lambda: self._client.create_upload(self._name, key, dict(UPLOAD_HEADERS)))
+        try:
+            yield _Upload(key, upload_id, what, size_bytes, self.now_seconds())
         except BaseException:
             self._abort(key, upload_id, what)
             raise
 
+    def _part_bytes(self, size_bytes: int) -> int:
+        return max(self.part_bytes, -(-size_bytes // PARTS))
+
     def _send_parts(self, upload: _Upload, data: bytes) -> list[SentPart]:
-        part_bytes = max(self.part_bytes, -(-len(data) // PARTS))
+        part_bytes = self._part_bytes(len(data))
         # Views, so that no part is copied.
         views = [memoryview(data)[begin : begin + part_bytes] for begin in range(0, len(data), part_bytes)]
         progress = _Transfer(upload.what, "storing", len(data))

@@ -46,6 +46,9 @@ REFUSED = re.compile(
 )
 """Messages of a server that answers but refuses this client, and of a client with wrong settings: waiting does not help
 them. An error of a connection that is being opened has no code."""
+UNTRUSTED = "certificate verify failed"
+"""Message of the TLS library of the client. The wheels of psycopg have their own, whose folder of authorities does not
+exist: `sslrootcert=system` needs SSL_CERT_DIR."""
 SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 
 
@@ -94,9 +97,12 @@ class PostgresqlServer:
             isinstance(error, psycopg.OperationalError) and not REFUSED.search(line)
         ):
             return Unavailable(f"database {self.url}: {line}")
-        return FailedPrecondition(
-            f"database {self.url}: {line}; correct the setting `database` or the rights of its user"
-        )
+        remedy = "correct the setting `database` or the rights of its user"
+        if UNTRUSTED in line:
+            remedy = (
+                "name the authority by `sslrootcert=FILE`, or set SSL_CERT_DIR=/etc/ssl/certs for that of the system"
+            )
+        return FailedPrecondition(f"database {self.url}: {line}; {remedy}")
 
     def _open(self) -> Link:
         idle = int(IDLE_SECONDS * 1000)

@@ -366,8 +366,8 @@ def test_every_control_of_the_level_refuses_something() -> None:
     assert found == {each["message"] for each in POLICIES[PODS]["validations"]}
 
 
-def test_the_overlay_has_the_policies_and_the_label_that_they_select() -> None:
-    objects = rendered(DGX)
+def test_the_overlay_has_the_label_that_the_policies_select_and_leaves_them_to_the_cluster() -> None:
+    objects = rendered(FOLDER)
     for name in POLICIES:
         policy = named(objects, "ValidatingAdmissionPolicy", name)
         binding = named(objects, "ValidatingAdmissionPolicyBinding", name)
@@ -375,6 +375,7 @@ def test_the_overlay_has_the_policies_and_the_label_that_they_select() -> None:
         assert policy["spec"]["failurePolicy"] == "Fail"
         assert "Deny" in binding["spec"]["validationActions"]
         assert binding["spec"]["policyName"] == name
-    labels = named(objects, "Namespace", "podrace")["metadata"]["labels"]
+    assert not {"ValidatingAdmissionPolicy"} & {each["kind"] for each in rendered(DGX)}
+    labels = named(rendered(DGX), "Namespace", "podrace")["metadata"]["labels"]
     assert BINDINGS[PODS]["matchResources"]["namespaceSelector"]["matchLabels"].items() <= labels.items()
     assert labels["pod-security.kubernetes.io/warn"] == "baseline"

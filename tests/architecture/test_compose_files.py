@@ -273,6 +273,16 @@ def test_a_service_that_is_not_ready_yet_is_starting_and_not_unhealthy(program: 
     assert "healthcheck" not in SERVICES[program]
 
 
+@pytest.mark.parametrize("program", ["leaderboard", "orchestrator"])
+def test_an_image_with_the_driver_of_postgresql_names_the_folder_of_the_systems_authorities(program: str) -> None:
+    text = (COMPOSE.parent / "Dockerfile").read_text()
+    (extras,) = re.findall(rf'^ARG {program.upper()}_EXTRAS="(.*)"$', text, re.MULTILINE)
+    assert "postgresql" in extras.split()
+    (stage,) = re.findall(rf"^FROM service AS {program}\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    assert "SSL_CERT_DIR=/etc/ssl/certs" in stage
+    assert "SSL_CERT_FILE" not in stage, "the store would trust the authorities of that file only"
+
+
 def defaults_filled_in(value: str) -> str:
     """Replaces variables by their defaults, as compose does where they are not set."""
     return re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", value)

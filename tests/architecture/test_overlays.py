@@ -9,6 +9,8 @@ import pytest
 import yaml
 from test_manifests import KUBERNETES, OVERLAYS, REPOSITORY, combined, named, pod_specs, rendered, scratch, validate
 
+from leaderboard.checkpoints.archiving import LARGEST_RECORDS_BYTES
+from leaderboard.checkpoints.reader import LARGEST_POLICY_BYTES
 from orchestrator.config import Config
 
 __all__ = ["scratch"]
@@ -25,6 +27,10 @@ def bindings(objects: Objects) -> dict[str, set[str]]:
         for each in objects
         if each["kind"] == "ClusterRoleBinding"
     }
+
+
+def roles(objects: Objects) -> set[str]:
+    return {each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRole"}
 
 
 def images(objects: Objects) -> set[str]:
@@ -56,11 +62,29 @@ def written(scratch: Path, name: str, text: str) -> Objects:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_name_of_every_object_of_the_cluster_that_names_a_namespace_ends_in_it(overlay: str) -> None:
-    found = bindings(rendered(KUBERNETES / "overlays" / overlay))
-    assert found == {"podrace-capacity-podrace": {"podrace"}}
+    objects = rendered(KUBERNETES / "overlays" / overlay)
+    assert bindings(objects) == {"podrace-capacity-podrace": {"podrace"}}
+    assert roles(objects) == {"podrace-capacity-podrace"}
 
 
-def test_two_meshes_in_different_namespaces_have_bindings_of_different_names(scratch: Path) -> None:
+OF_THE_CLUSTER = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_deleting_a_mesh_deletes_nothing_that_another_mesh_has(overlay: str, scratch: Path) -> None:
+    folder = scratch / "overlays" / overlay
+    text = (folder / "kustomization.yaml").read_text()
+    assert text.count("\nnamespace: podrace\n") == 1
+    other = scratch / "overlays" / f"{overlay}-of-another-team"
+    shutil.copytree(folder, other)
+    (other / "kustomization.yaml").write_text(text.replace("\nnamespace: podrace\n", "\nnamespace: team-two\n"))
+    found = [each for each in rendered(folder) if "namespace" not in each["metadata"]]
+    assert {each["kind"] for each in found} == OF_THE_CLUSTER
+    keys = [{(each["kind"], each["metadata"]["name"]) for each in one} for one in (found, rendered(other))]
+    assert not keys[0] & keys[1]
+
+
+def test_two_meshes_in_different_namespaces_have_roles_and_bindings_of_different_names(scratch: Path) -> None:
     text = (KUBERNETES / "overlays/single-gpu/kustomization.yaml").read_text().replace(", namespace.yaml", "")
     text = text.replace("../../components/tls", "../../components/tls, ../../components/token-review")
     objects = written(scratch, "second-mesh", text.replace("namespace: podrace", "namespace: team-two"))
@@ -68,9 +92,37 @@ def test_two_meshes_in_different_namespaces_have_bindings_of_different_names(scr
     assert bindings(objects) == {name: {"team-two"} for name in (
         "podrace-capacity-team-two", "podrace-token-review-team-two",
     )}  # fmt: skip
-    assert {"podrace-capacity", "podrace-token-review"} == {
-        each["roleRef"]["name"] for each in objects if each["kind"] == "ClusterRoleBinding"
-    }, "the roles are the same in all namespaces"
+    assert roles(objects) == bindings(objects).keys()
+    assert all(
+        each["roleRef"]["name"] == each["metadata"]["name"] for each in objects if each["kind"] == "ClusterRoleBinding"
+    )
+
+
+def test_callers_of_other_namespaces_get_names_that_resolve_there_and_that_the_certificates_have(scratch: Path) -> None:
+    text = (DGX / "kustomization.yaml").read_text().replace("namespace: podrace\n", "namespace: team-two\n")
+    text = text.replace("components:\n", "components:\n  - ../../components/token-review\n")
+    folder = scratch / "overlays" / "callers"
+    shutil.copytree(DGX, folder)
+    (folder / "kustomization.yaml").write_text(text)
+    objects = rendered(folder)
+    names = {
+        each["metadata"]["name"]: each["spec"]["dnsNames"] for each in objects
+        if each["kind"] == "Certificate" and "dnsNames" in each["spec"]
+    }  # fmt: skip
+    (container,) = named(objects, "StatefulSet", "podrace-orchestrator")["spec"]["template"]["spec"]["containers"]
+    values = {each["name"]: each.get("value") for each in container["env"]}
+    (namespace,) = [each for each in container["env"] if each["name"] == "OWN_NAMESPACE"]
+    assert namespace["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    # Kubernetes replaces variables that are defined before.
+    variables = list(values)
+    assert variables.index("OWN_NAMESPACE") < variables.index("PODRACE_ORCHESTRATOR__TOKEN_LEADERBOARD")
+    address = str(values["PODRACE_ORCHESTRATOR__TOKEN_LEADERBOARD"]).replace("$(OWN_NAMESPACE)", "team-two")
+    assert address == "podrace-leaderboard.team-two.svc:50062"
+    assert address.partition(":")[0] in names["podrace-leaderboard"]
+    assert "podrace-orchestrator.team-two.svc" in names["podrace-orchestrator"]
+    for service in ("orchestrator", "leaderboard"):
+        # Callers of the namespace, and callers that name a host that both certificates have.
+        assert {f"podrace-{service}", "localhost"} <= {*names[f"podrace-{service}"]}
 
 
 # --- images of a registry -----------------------------------------------------------------------------------------
@@ -96,17 +148,12 @@ def test_the_overlay_for_a_superpod_takes_no_image_from_the_default_registry() -
 # --- what kustomize and operators take ----------------------------------------------------------------------------
 
 
-def test_policies_have_no_namespace_whether_or_not_kustomize_adds_one(scratch: Path) -> None:
-    """Versions after 5.8 add none. Without `namespace`, this one adds none either."""
-    text = yaml.safe_dump({"components": ["../../components/admission"], "transformers": ["cluster-scoped.yaml"]})
-    folder = scratch / "overlays" / "policies"
-    folder.mkdir()
-    shutil.copyfile(DGX / "cluster-scoped.yaml", folder / "cluster-scoped.yaml")
-    (folder / "kustomization.yaml").write_text(text)
-    for objects in (rendered(folder), rendered(DGX)):
-        policies = [each for each in objects if each["apiVersion"].startswith("admissionregistration.k8s.io/")]
-        assert len(policies) == 6
-        assert not any("namespace" in each["metadata"] for each in policies)
+def test_policies_are_applied_alone_and_have_no_namespace() -> None:
+    policies = rendered(KUBERNETES / "components" / "admission")
+    validate(policies)
+    assert len(policies) == 6
+    assert all(each["apiVersion"].startswith("admissionregistration.k8s.io/") for each in policies)
+    assert not any("namespace" in each["metadata"] for each in policies)
 
 
 def test_the_queue_has_a_version_that_kueue_serves(scratch: Path) -> None:
@@ -151,6 +198,18 @@ def test_agent_pods_reach_no_address_outside_the_cluster_but_those_of_the_store(
 
 
 # --- a large cluster ----------------------------------------------------------------------------------------------
+
+
+def test_the_leaderboard_of_a_large_cluster_has_a_processor_and_more_memory() -> None:
+    (container,) = named(rendered(DGX), "StatefulSet", "podrace-leaderboard")["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+
+
+def test_the_leaderboard_has_memory_for_the_policies_that_it_reads_at_the_same_time_and_for_records() -> None:
+    base = rendered(KUBERNETES / "base")
+    (container,) = named(base, "StatefulSet", "podrace-leaderboard")["spec"]["template"]["spec"]["containers"]
+    limit = int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+    assert limit >= LARGEST_POLICY_BYTES + 2 * LARGEST_RECORDS_BYTES + 512 * 2**20
 
 
 def test_a_large_cluster_is_read_less_often_by_an_orchestrator_with_more_memory() -> None:

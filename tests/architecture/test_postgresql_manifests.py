@@ -1,5 +1,6 @@
 """With the component `postgresql`, both services have two replicas, and callers reach the one that leads."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from test_compose_files import COMPOSE, defaults_filled_in, image_environment
 from test_manifests import (
     CHECKS,
     COMPONENTS,
+    REPOSITORY,
     SERVICES,
     WAYS_TO_A_GPU,
     combined,
@@ -99,6 +101,26 @@ def test_an_eviction_leaves_one_replica(objects: list[dict[str, Any]], service: 
     spec = named(objects, "StatefulSet", f"podrace-{service}")["spec"]
     assert budget["minAvailable"] == spec["replicas"] - 1
     assert budget["selector"] == spec["selector"]
+
+
+IMMUTABLE = {"StatefulSet": ("podManagementPolicy", "serviceName", "volumeClaimTemplates"), "Service": ("clusterIP",)}
+"""Fields that the component changes and that the API server does not let anyone change."""
+
+
+def test_the_documented_move_deletes_every_object_that_cannot_be_changed(scratch: Path) -> None:
+    before, after = combined(scratch, ()), combined(scratch, ("postgresql",))
+    changed = {
+        (kind, each["metadata"]["name"])
+        for kind, fields in IMMUTABLE.items()
+        for each in before
+        if each["kind"] == kind
+        for field in fields
+        if each["spec"].get(field) != named(after, kind, each["metadata"]["name"])["spec"].get(field)
+    }
+    page = (REPOSITORY / "docs/cluster.md").read_text()
+    (kinds, names) = re.findall(r"^kubectl -n podrace delete (statefulset\S*) (podrace.*)$", page, re.MULTILINE)[0]
+    deleted = {(kind, name) for kind in kinds.split(",") for name in names.split()}
+    assert {(kind.lower(), name) for kind, name in changed} == deleted
 
 
 @pytest.mark.parametrize("name", ["leaderboard", "orchestrator", "orchestrator-fixed"])

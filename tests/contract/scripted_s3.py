@@ -58,6 +58,8 @@ class ScriptedS3:
     faults: list[Fault] = field(default_factory=list)
     ignored: frozenset[str] = frozenset()
     """Conditions that the server ignores."""
+    copies: bool = True
+    """Whether an object that is copied onto itself counts as put now."""
     date: str = ""
     """Date that the server sends; empty: the current time."""
     modified: dict[str, str] = field(default_factory=dict)
@@ -196,6 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, b"<R><UploadId>upload</UploadId></R>", {}
         if "uploadId" in query:
             return self._act_on_upload(path, query, body)
+        if self.command == "PUT" and "x-amz-copy-source" in self.headers:
+            return self._copy(path)
         if self.command == "PUT":
             tag = self.headers.get("If-Match") if "If-Match" not in self.script.ignored else None
             new = self.headers.get("If-None-Match") if "If-None-Match" not in self.script.ignored else None
@@ -204,6 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not self._sound(path, body):
                 return 400, *_error("BadDigest")
             objects[path] = body
+            self.script.modified.pop(path, None)
             return 200, b"", {"ETag": etag_of(body)}
         if self.command == "DELETE":
             objects.pop(path, None)
@@ -213,7 +218,18 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in objects:
             return 404, *_error("NoSuchKey")
         modified = self.script.modified.get(path) or self.date_time_string()
-        return 200, objects[path], {"ETag": etag_of(objects[path]), "Last-Modified": modified}
+        piece = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
+        data = objects[path][int(piece[0]) : int(piece[1] or len(objects[path])) + 1]
+        return 200, data, {"ETag": etag_of(objects[path]), "Last-Modified": modified}
+
+    def _copy(self, path: str) -> tuple[int, bytes, dict[str, str]]:
+        if path not in self.script.objects:
+            return 404, *_error("NoSuchKey")
+        if unquote(self.headers["x-amz-copy-source"]) != path:
+            return 501, *_error("NotImplemented")
+        if self.script.copies:
+            self.script.modified.pop(path, None)
+        return 200, b"<R><ETag>x</ETag></R>", {}
 
     def _act_on_upload(self, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes, dict[str, str]]:
         uploads = self.script.uploads
@@ -229,6 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "DELETE":
             return 204, b"", {}
         self.script.completions.append(body)
+        self.script.modified.pop(path, None)
         self.script.objects[path] = b"".join(parts[number] for number in sorted(parts))
         return 200, b"<R><ETag>x</ETag></R>", {}
 

@@ -67,6 +67,10 @@ class ClockedBucket(Bucket):
         self.put_times[key] = self.clock.now
         super().put(key, data, sha256, what)
 
+    def copy_onto_itself(self, entry: BucketEntry, what: str) -> bool:
+        self.put_times[entry.key] = self.clock.now
+        return super().copy_onto_itself(entry, what)
+
     def find(self, key: str, what: str) -> BucketEntry | None:
         entry = super().find(key, what)
         return entry and replace(entry, modified_seconds=self.put_times.get(key, self.clock.now))

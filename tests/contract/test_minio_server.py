@@ -118,6 +118,29 @@ def test_the_age_of_an_object_is_measured_by_the_servers_clock(new_uri: Callable
     assert store.delete_object(name, -2.0) is True
 
 
+@pytest.mark.parametrize("size", [5, 2 * PART_BYTES])
+def test_the_server_copies_an_object_onto_itself_and_counts_it_as_put_now(
+    s3_server: weed.S3Server, new_uri: Callable, size: int
+) -> None:
+    bucket = bucket_of(s3_server, new_uri())
+    store = MinioStore(bucket)
+    data = b"\1" * size
+    name = store.put_object(data)
+    (entry,) = bucket.entries(bucket.address.prefix, "objects")
+    # As if it were older: the times of servers are whole seconds.
+    assert bucket.copy_onto_itself(replace(entry, modified_seconds=entry.modified_seconds - HOUR), "object")
+    assert store.get_object(name) == data
+
+
+def test_a_large_object_is_rewritten_in_pieces(s3_server: weed.S3Server, new_uri: Callable) -> None:
+    bucket = bucket_of(s3_server, new_uri())
+    store = MinioStore(bucket)
+    name = store.put_object(data := b"\1" * (2 * PART_BYTES + 1))
+    (entry,) = bucket.entries(bucket.address.prefix, "objects")
+    bucket.rewrite(entry, name, "object")
+    assert store.get_object(name) == data
+
+
 @pytest.mark.parametrize("size", [PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES])
 def test_a_large_object_is_uploaded_in_parts_and_returned_whole(
     s3_server: weed.S3Server, new_uri: Callable, size: int

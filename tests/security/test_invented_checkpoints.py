@@ -17,7 +17,7 @@ import pytest
 from policy_files import manifest_of, policy_file, policy_shapes, safetensors
 
 from leaderboard.checkpoints import reader
-from leaderboard.checkpoints.reader import CheckpointReader, read_submitted
+from leaderboard.checkpoints.reader import ByteBudget, CheckpointReader, read_submitted
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
@@ -346,4 +346,56 @@ async def test_a_store_that_does_not_answer_costs_a_submission_its_deadline_and_
     finally:
         slow.open.set()
         checkpoints.close()
-    assert read_submitted(service.store, request).manifest.agent_id == agent.agent_id
+    assert read_submitted(service.store, request, ByteBudget(10**6)).manifest.agent_id == agent.agent_id
+
+
+class CrowdedStore(FolderStore):
+    """A store whose first read of a policy waits until all submissions have read their manifests."""
+
+    def __init__(self, folder: Path, policy: str, submissions: int) -> None:
+        super().__init__(folder)
+        self.policy, self.submissions = policy, submissions
+        self.manifests = threading.Semaphore(0)
+        self.reading, self.alone, self.bounds = threading.Lock(), list[bool](), set[int | None]()
+
+    def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
+        if name != self.policy:
+            self.manifests.release()
+            return super().get_object(name, largest_bytes)
+        first = not self.alone
+        self.alone.append(self.reading.acquire(blocking=False))
+        self.bounds.add(largest_bytes)
+        for _ in range(self.submissions if first else 0):
+            self.manifests.acquire(timeout=10.0)
+        data = super().get_object(name, largest_bytes)
+        if self.alone[-1]:
+            self.reading.release()
+        return data
+
+
+async def test_the_policies_that_are_read_at_the_same_time_have_no_more_bytes_than_one_may_have(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await service.agent()
+    policy = policy_file(agent)
+    monkeypatch.setattr(reader, "LARGEST_POLICY_BYTES", len(policy))
+    request = service.published(agent, manifest_of(agent, policy, 5.0), policy)
+    store = CrowdedStore(tmp_path / "store", digest(policy), submissions=4)
+    checkpoints = CheckpointReader(store)
+    try:
+        await asyncio.gather(*(checkpoints.read(request) for _ in range(4)))
+    finally:
+        checkpoints.close()
+    assert store.alone == [True] * 4
+    assert store.bounds == {len(policy)}
+
+
+async def test_a_policy_that_is_stated_to_be_too_large_is_not_read(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await service.agent()
+    policy = policy_file(agent)
+    monkeypatch.setattr(reader, "LARGEST_POLICY_BYTES", len(policy) - 1)
+    request = service.published(agent, manifest_of(agent, policy, 5.0), policy)
+    with pytest.raises(InvalidArgument, match=f"has {len(policy)} bytes; at most {len(policy) - 1} are read"):
+        await service.updater.submit(request)

@@ -133,8 +133,9 @@ class StoreServiceServicer:
     def RenewObjects(self, request, context):
         """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
         of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
-        more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
-        agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+        more: store it. DATA_LOSS (BAD_DIGEST) if an object had to be read, because the store cannot reset its age, and is
+        damaged. FAILED_PRECONDITION if the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been
+        assigned to another pod. Deadline: 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

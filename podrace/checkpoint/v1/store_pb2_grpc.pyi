@@ -67,8 +67,9 @@ class StoreServiceStub:
     RenewObjects: _grpc.UnaryUnaryMultiCallable[_store_pb2.RenewObjectsRequest, _store_pb2.RenewObjectsResponse]
     """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
     of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
-    more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
-    agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+    more: store it. DATA_LOSS (BAD_DIGEST) if an object had to be read, because the store cannot reset its age, and is
+    damaged. FAILED_PRECONDITION if the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been
+    assigned to another pod. Deadline: 60 s.
     """
     ListBackupPointers: _grpc.UnaryUnaryMultiCallable[_store_pb2.ListBackupPointersRequest, _store_pb2.ListBackupPointersResponse]
     """Returns pointers to the backups of the orchestrator's database: the requested ones, or all. Called by the
@@ -127,8 +128,9 @@ class StoreServiceAsyncStub(StoreServiceStub):
     RenewObjects: _aio.UnaryUnaryMultiCallable[_store_pb2.RenewObjectsRequest, _store_pb2.RenewObjectsResponse]  # type: ignore[assignment]
     """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
     of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
-    more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
-    agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+    more: store it. DATA_LOSS (BAD_DIGEST) if an object had to be read, because the store cannot reset its age, and is
+    damaged. FAILED_PRECONDITION if the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been
+    assigned to another pod. Deadline: 60 s.
     """
     ListBackupPointers: _aio.UnaryUnaryMultiCallable[_store_pb2.ListBackupPointersRequest, _store_pb2.ListBackupPointersResponse]  # type: ignore[assignment]
     """Returns pointers to the backups of the orchestrator's database: the requested ones, or all. Called by the
@@ -214,8 +216,9 @@ class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_store_pb2.RenewObjectsResponse, _abc.Awaitable[_store_pb2.RenewObjectsResponse]]:
         """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
         of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
-        more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
-        agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+        more: store it. DATA_LOSS (BAD_DIGEST) if an object had to be read, because the store cannot reset its age, and is
+        damaged. FAILED_PRECONDITION if the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been
+        assigned to another pod. Deadline: 60 s.
         """
 
     @_abc_1.abstractmethod

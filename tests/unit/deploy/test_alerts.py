@@ -16,6 +16,8 @@ RULES = DEPLOY / "compose/alerts.yaml"
 GROUPS = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
 AT = "40m"
+DAY = 24 * 60 * 60
+"""Seconds of a day; the samples begin at the time 0."""
 
 HEALTHY = {
     'up{job="services", component="orchestrator", instance="a"}': "1x60",
@@ -27,6 +29,8 @@ HEALTHY = {
     'podrace_backup_failures_total{instance="a"}': "0x60",
     'podrace_backup_due_time_seconds{instance="a"}': "60+60x60",
     'podrace_backup_due_time_seconds{instance="without backups"}': "0x60",
+    'podrace_tls_certificate_expiry_time_seconds{instance="a", certificate="own"}': f"{60 * DAY}x60",
+    'podrace_tls_certificate_expiry_time_seconds{instance="unreadable", certificate="own"}': "NaNx60",
     'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="0.1"}': "0+60x60",
     'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="+Inf"}': "0+60x60",
     'podrace_leaderboard_submit_seconds_bucket{instance="a", le="0.1"}': "0+60x60",
@@ -58,6 +62,9 @@ FAULTS = {
     "PodraceNoLeader": {'podrace_replica_leads{job="services", component="leaderboard", instance="b"}': "1x30 0x30"},
     "PodraceBackupFails": {'podrace_backup_failures_total{instance="a"}': "0x20 0+1x40"},
     "PodraceBackupOverdue": {'podrace_backup_due_time_seconds{instance="a"}': "60+60x10 660x50"},
+    "PodraceCertificateExpires": {
+        'podrace_tls_certificate_expiry_time_seconds{instance="a", certificate="own"}': f"{30 * DAY}x60"
+    },
     "PodraceReconcileSlow": {'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="0.1"}': "0x60"}
     | {f'podrace_orchestrator_reconcile_seconds_bucket{{instance="a", le="{le}"}}': "0+60x60" for le in ("10", "+Inf")},
     "PodraceSubmitSlow": {'podrace_leaderboard_submit_seconds_bucket{instance="a", le="0.1"}': "0x60"}

@@ -276,3 +276,74 @@ def test_a_long_transfer_logs_its_progress(parted: MinioStore, monkeypatch: pyte
     monkeypatch.setattr(minio_client, "OVERLAPPED_BYTES", 25)
     parted.get_object(name)
     assert [(*call.args, call.kwargs["done_bytes"]) for call in log.calls] == [(f"reading object {name}", 25)]
+
+
+# Renewals.
+
+OLD = "Sun, 04 Jan 2026 00:00:00 GMT"
+REFUSED = Fault("PUT", status=400, code="InvalidRequest", marker="objects")
+
+
+def renewed(script: ScriptedS3, store: MinioStore, data: bytes) -> str:
+    """Renews an old object and returns the methods of the requests."""
+    script.objects[path_of(data)], script.modified[path_of(data)] = data, OLD
+    assert store.renew_object(digest(data), 60.0)
+    assert script.objects[path_of(data)] == data
+    return script.methods()
+
+
+def test_an_object_is_renewed_without_transferring_its_bytes(script: ScriptedS3, store: MinioStore) -> None:
+    assert renewed(script, store, b"large") == "HEAD HEAD PUT HEAD"
+    assert path_of(b"large") not in script.checksums
+
+
+def test_an_object_that_is_not_old_is_not_renewed(script: ScriptedS3, store: MinioStore) -> None:
+    name = store.put_object(b"x")
+    assert store.renew_object(name, 60.0)
+    assert script.methods() == "PUT HEAD"
+    assert not store.renew_object(digest(b"missing"), 60.0)
+
+
+def test_a_server_that_refuses_copies_is_sent_the_object_again(script: ScriptedS3, store: MinioStore) -> None:
+    script.faults.append(REFUSED)
+    assert renewed(script, store, b"large").endswith("HEAD GET PUT")
+
+
+def test_a_copy_that_leaves_the_age_is_followed_by_the_object(script: ScriptedS3, store: MinioStore) -> None:
+    script.copies = False
+    assert renewed(script, store, b"large").endswith("HEAD GET PUT")
+
+
+def test_a_large_object_is_rewritten_in_pieces(
+    script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store._bucket, "part_bytes", 10)
+    script.faults.append(REFUSED)
+    data = bytes(range(25))
+    assert renewed(script, store, data).endswith("HEAD POST GET PUT GET PUT GET PUT POST HEAD")
+    pieces = [script.checksums[f"{path_of(data)}#{number}"][1] for number in (1, 2, 3)]
+    assert pieces == [digest(data[:10]), digest(data[10:20]), digest(data[20:])]
+
+
+@pytest.mark.parametrize("part_bytes", [10, 1000])
+def test_a_damaged_object_is_not_rewritten(
+    script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    monkeypatch.setattr(store._bucket, "part_bytes", part_bytes)
+    path = path_of(bytes(25))
+    script.objects[path], script.modified[path], script.copies = b"damaged" * 4, OLD, False
+    with pytest.raises(DataLoss, match="is damaged: its 28 bytes"):
+        store.renew_object(digest(bytes(25)), 60.0)
+    assert script.modified[path] == OLD
+    assert not script.uploads
+
+
+def test_no_view_of_a_store_rewrites_an_object_while_another_one_does(
+    script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.copies = False
+    free: list[bool] = []
+    other = store.within("another")
+    monkeypatch.setattr(store._bucket, "rewrite", lambda *_: free.append(other._rewriting.acquire(blocking=False)))
+    renewed(script, store, b"large")
+    assert free == [False]
