@@ -40,7 +40,7 @@ class WorkItem:
     lease_valid: bool = True
     """Whether the lease of that pod has not expired."""
     generated: bool = True
-    """False for an agent of which only the number is known, because there was no work or the leaderboard did not respond."""
+    """False for an agent of which only the number is known: there was no work, or the leaderboard did not respond."""
 
 
 @dataclass(frozen=True)
