@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from podrace.errors import FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
+from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
 from podrace.policy.observations import check_finite
 from podrace.serving import metrics
 from podrace.serving.batcher import ActResult, Batcher, BatchItem
@@ -221,10 +221,17 @@ class PolicyEngine:
         """Loads a policy, has the gate examine it, and lets it serve if it is accepted.
 
         Raises:
+            Aborted: Another version serves than the one that it was compared with; it is offered again later.
             PodraceError: It cannot be loaded or examined.
         """
         policy = await self._loaded(model)
+        before = self.record.current
         verdict = await self._judge(policy)
+        if self.record.current != before:
+            raise Aborted(
+                f"version {policy.version[:12]} was compared with {before[:12]}, and {self.record.current[:12]} serves"
+                " now: it is examined again"
+            )
         change = versions.offer(self.record, policy.version, verdict)
         return self._apply(change, policy)
 
