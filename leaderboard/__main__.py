@@ -81,7 +81,8 @@ async def _serve_from(
     snapshots, delivery = SnapshotRecorder(state, store), CheckpointDelivery(store)
     renew = {"renew_after_seconds": config.collect_grace_seconds / 2}
     stores, backups = StoreAccess(state, store, **renew), BackupAccess(store, config.backup.name, **renew)
-    access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
+    listen, insecure = config.server.listen, config.server.insecure
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, listen, insecure=insecure)
     deletion = TournamentDeletion(state, store, owners, watch, on_deleted=stores.forget, check_leads=leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),

@@ -259,7 +259,10 @@ def _service(servicer: OrchestratorServicer) -> rpc.Service:
 
 
 def _open_access(config: Config) -> ServiceAccess:
-    return ServiceAccess.open(config.access, access_pb2.ROLE_ORCHESTRATOR, config.server.listen, config.leaderboard)
+    listen, insecure = config.server.listen, config.server.insecure
+    return ServiceAccess.open(
+        config.access, access_pb2.ROLE_ORCHESTRATOR, listen, config.leaderboard, insecure=insecure
+    )
 
 
 def _open_launcher(

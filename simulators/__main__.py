@@ -25,7 +25,8 @@ async def serve(config: Config) -> None:
     telemetry.start(config.telemetry, service="simulators")
     servicer = SimulatorServicer(config.limits, config.device, config.threads, config.allow)
     audiences = [config.audience] if config.audience else []
-    access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen, audiences=audiences)
+    listen, insecure = config.server.listen, config.server.insecure
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, listen, insecure=insecure, audiences=audiences)
     server = await Server.start(config.server, services(servicer), guard=access.guard())
     if not audiences:
         audiences += audiences_of(server.address)

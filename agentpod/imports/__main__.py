@@ -60,7 +60,7 @@ def converted(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         inputs = math.prod(simulator.observation_space.shape)
         found = read_statistics(Path(request["statistics"]), inputs) if request["statistics"] else None
         policy = convert(model, simulator.observation_space, simulator.action_space, found)
-        data = _onnx(model, policy, Path(request["model"]).stem)
+        data = _onnx(_digest(model, request["statistics"]), policy, Path(request["model"]).stem)
         exported = comparison.of_onnx(runtime.Policy(data))
         runs = {
             "random": comparison.compare_random([policy.policy], exported).checked("random observations"),
@@ -89,12 +89,19 @@ def _simulator(environment: EnvironmentSpec) -> Simulator:
     return make_simulator(environment, torch.device("cpu"), EVERYTHING)
 
 
-def _onnx(model: SavedModel, found: Converted, name: str) -> bytes:
+def _digest(model: SavedModel, statistics: str) -> str:
+    """Returns the digest that names the policy: the same model acts differently with other statistics."""
+    if not statistics:
+        return model.digest
+    return digest(f"{model.digest}\n{digest(Path(statistics).read_bytes())}".encode())
+
+
+def _onnx(name_digest: str, found: Converted, name: str) -> bytes:
     description = describe(found.policy)
     description.test_vectors_part = ""
     tensors = {key: tensor.numpy() for key, tensor in found.policy.tensors().items()}
     parameters = {key: tensors[key].tolist() for key in HEAD_PARAMETERS if key in tensors}
-    facts = MemberFacts(model.digest, "", name, found.algorithm, description, parameters)
+    facts = MemberFacts(name_digest, "", name, found.algorithm, description, parameters)
     return build([Member(description, tensors)], as_metadata([facts]))
 
 

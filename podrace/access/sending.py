@@ -11,8 +11,6 @@ from podrace.access.credentials import AUTHORIZATION, BEARER, TokenSource
 
 MetadataSource = Callable[[], tuple[tuple[str, str | bytes], ...]]
 LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
-
-
 LISTS = ("ipv4:", "ipv6:")
 """Schemes of gRPC for a comma-separated list of addresses: those of the replicas of a service."""
 
@@ -24,8 +22,16 @@ def each_address(address: str) -> list[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `host:port`, or each address of a list, is on this machine and cannot be reached from another one."""
+    """Whether `host:port`, or each address of a list, is on loopback: no other machine reaches it."""
     return all(map(_is_loopback, each_address(address)))
+
+
+def is_local(address: str) -> bool:
+    """Whether only processes of this machine reach an address: a Unix socket, or one on loopback.
+
+    No name is resolved except `localhost`: another answer a moment later would make a local port one of the network.
+    """
+    return address.startswith("unix:") or is_loopback(address)
 
 
 def _is_loopback(address: str) -> bool:
@@ -33,12 +39,12 @@ def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host in LOOPBACK_NAMES
+        return host.lower() in LOOPBACK_NAMES
 
 
 def may_send_token(address: str) -> bool:
     """Whether a token may be sent to an address: over TLS, or without leaving this machine."""
-    return address.startswith("unix:") or is_loopback(address) or tls.identity_for(address) is not None
+    return is_local(address) or tls.identity_for(address) is not None
 
 
 class MetadataChannel(grpc.aio.Channel):

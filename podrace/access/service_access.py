@@ -29,7 +29,7 @@ from podrace.access.mesh_key import MeshKey, PublicKeys
 from podrace.access.open_streams import OpenStreams
 from podrace.access.ownership import Owners
 from podrace.access.provider_config import OidcConfig, TokenReviewConfig
-from podrace.access.sending import is_loopback
+from podrace.access.sending import is_local, is_loopback
 from podrace.access.token_file import MESH_KEY, load_or_make_token, token_path
 from podrace.access.tokens import AUDIENCE, PodTokens, ServiceToken
 from podrace.errors import InvalidArgument
@@ -141,6 +141,7 @@ class ServiceAccess:
         role: int,
         listen: str,
         *called: str,
+        insecure: bool = False,
         audiences: Sequence[str] = (AUDIENCE,),
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
@@ -151,6 +152,8 @@ class ServiceAccess:
             role: Role of the service, a value of the contract's Role.
             listen: Address that it listens on.
             called: Addresses of the services that it calls.
+            insecure: Whether the operator has set `--insecure`: every caller has all roles if other machines reach the
+                service without TLS.
             audiences: Audiences of the signed tokens that it accepts; read with each call.
             environ: Environment of the process.
 
@@ -178,14 +181,14 @@ class ServiceAccess:
         authenticators += _providers(config)
         if identity_for(listen, environ):
             authenticators += _certificates(environ)
-        elif _is_reached_from_elsewhere(listen):
-            # The operator has set --insecure: tokens are not sent without TLS, so no caller could identify itself.
+        elif insecure and not is_local(listen):
+            # Tokens are not sent there without TLS, so no caller could identify itself.
             _log.warning(
                 "every caller that reaches this address has all roles, because there is no TLS", address=listen
             )
             authenticators.append(AnyoneAuthenticator())
         # A service on another machine knows the key only if the operator has configured it there.
-        known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
+        known_there = bool(config.mesh_key) or all(map(is_local, called))
         own = ServiceToken(key, role) if key and known_there else None
         return cls(key, own, authenticators, audit, keys, *_limits(config), token_file)
 
@@ -240,7 +243,3 @@ def _certificates(environ: Mapping[str, str]) -> list[Authenticator]:
 
     found = CertificateAuthenticator.from_environment(environ)
     return [found] if found else []
-
-
-def _is_reached_from_elsewhere(listen: str) -> bool:
-    return not listen.startswith("unix:") and not is_loopback(listen)

@@ -54,7 +54,7 @@ async def evaluated(
 
     The arguments are those of `Client.create_evaluation`, with a time limit for the result. `notify` receives a line if
     the built-in evaluator replaced a failing plugin. With a request id, a second call within a day waits for the same
-    evaluation. Without one, and unless `keep` is set, the evaluation is cancelled when this call is.
+    evaluation. Without one, and unless `keep` is set, it is cancelled at the deadline and when this call is cancelled.
 
     Raises:
         FailedPrecondition: The evaluation failed; the message contains the error of the pod.
@@ -72,11 +72,22 @@ async def evaluated(
     )
     try:
         return await awaited(client, tournament, evaluation_id, deadline_seconds=deadline_seconds, notify=notify)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, DeadlineExceeded):
         if not keep and not request_id:
-            with contextlib.suppress(PodraceError):
-                await client.cancel_evaluation(evaluation_id, ABANDONED)
+            await _abandon(client, evaluation_id)
         raise
+
+
+async def _abandon(client: Client, evaluation_id: str) -> None:
+    """Cancels an evaluation, and completes the call for it even if the caller is cancelled meanwhile."""
+    call = asyncio.ensure_future(client.cancel_evaluation(evaluation_id, ABANDONED))
+    try:
+        await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.gather(call, return_exceptions=True)
+        raise
+    except PodraceError:
+        pass  # The pods play it in vain.
 
 
 async def awaited(

@@ -93,10 +93,11 @@ def names_of(listen_host: str, further: Collection[str]) -> frozenset[str]:
         listen_host: Host that it listens on.
         further: Names that the user added.
     """
+    added = {name.lower() for name in further}
     if listen_host in ("", "0.0.0.0", "::"):
-        return frozenset({*LOCAL_NAMES, *further}) if further else frozenset()
+        return frozenset({*LOCAL_NAMES, *added}) if added else frozenset()
     own = f"[{listen_host}]" if _is_ipv6(listen_host) else listen_host
-    return frozenset({*LOCAL_NAMES, own.lower(), *(name.lower() for name in further)})
+    return frozenset({*LOCAL_NAMES, own.lower(), *added})
 
 
 def _is_ipv6(host: str) -> bool:

@@ -145,10 +145,11 @@ async def described(reader: Reader | None) -> dict[str, Any]:
 
 async def _asset(request: web.Request) -> web.StreamResponse:
     """Returns a file of the pages. Names that leave their folder do not exist."""
-    name = request.match_info.get("name", "index.html")
+    name = Path(request.match_info.get("name", "index.html"))
     path = ASSETS / name
     kind = CONTENT_TYPES.get(path.suffix)
-    if ".." in Path(name).parts or kind is None or not path.is_file():
+    # Joined to a folder, an absolute name replaces it: `/assets//etc/x.js` would be /etc/x.js.
+    if name.is_absolute() or ".." in name.parts or kind is None or not path.is_file():
         raise web.HTTPNotFound(reason=f"{name}: no such file")
     content = await asyncio.to_thread(path.read_bytes)
     response = web.Response(body=content, content_type=kind, charset="utf-8")

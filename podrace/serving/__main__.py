@@ -48,7 +48,8 @@ async def serve(config: ServingConfig) -> None:
 
 async def _serve_from(config: ServingConfig, engine: PolicyEngine, source: PolicySource, metrics_address: str) -> None:
     """Serves, without a policy until the source has one. The process does not exit if the source is slow or down."""
-    access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen)
+    listen, insecure = config.server.listen, config.server.insecure
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, listen, insecure=insecure)
     guard = access.guard(also=[AnyoneAuthenticator([access_pb2.ROLE_VIEWER])] if config.anonymous else [])
     services = [policy_service(engine, source), inference_service(engine)]
     server = await Server.start(config.server, services, guard=guard, ready=False)

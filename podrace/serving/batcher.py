@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from podrace.errors import Cancelled, DeadlineExceeded, Internal, PodraceError, ResourceExhausted
+from podrace.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, PodraceError, ResourceExhausted
 from podrace.serving import metrics
 from podrace.serving.decisions.batch_cut import BatchLimits, Waiting, admits, cut, expired
 from podrace.serving.policy_version import PolicyVersion
@@ -100,10 +100,13 @@ class Batcher:
         """Returns the actions of a request.
 
         Raises:
+            InvalidArgument: The actions would be sampled, and the policy is an ensemble.
             ResourceExhausted: Too many observations wait.
             DeadlineExceeded: The deadline passed before its batch began.
             Cancelled: The batcher was closed.
         """
+        if ask.random is not None and not self.policy.samples:
+            raise InvalidArgument("an ensemble acts without exploration: ask for actions that are not sampled")
         rows = len(ask.observation)
         if not admits(self._rows, rows, self._limits):
             raise ResourceExhausted(
@@ -188,22 +191,26 @@ class Batcher:
             self._computing = None
             self._next()
 
-    def _compute(self, batch: list[_Queued]) -> list[ActResult] | PodraceError:
+    def _compute(self, batch: list[_Queued]) -> list[ActResult | PodraceError]:
+        """Returns the answer to each request of a batch."""
         started = self._clock()
         try:
             found = self._run([queued.ask for queued in batch])
-        except PodraceError as error:
-            return error
         except Exception as error:  # the classes of ONNX Runtime share no base
-            _log.exception("a batch failed", version=self.policy.version)
-            return Internal(f"policy {self.policy.version[:12]} failed on {len(batch)} requests: {error}")
+            return [self._reported(error, len(batch))] * len(batch)
         self._compute_seconds = taken = self._clock() - started
         size = sum(queued.waiting.rows for queued in batch).bit_length()
         self._times[size] = taken + (1.0 - SMOOTHING) * (self._times.get(size, taken) - taken)
         metrics.COMPUTE_SECONDS.observe(taken)
         return found
 
-    def _run(self, asks: list[BatchItem]) -> list[ActResult]:
+    def _reported(self, error: Exception, requests: int) -> PodraceError:
+        if isinstance(error, PodraceError):
+            return error
+        _log.error("a batch failed", version=self.policy.version, exc_info=error)
+        return Internal(f"policy {self.policy.version[:12]} failed on {requests} requests: {error}")
+
+    def _run(self, asks: list[BatchItem]) -> list[ActResult | PodraceError]:
         policy = self.policy
         rows = [len(ask.observation) for ask in asks]
         observation = asks[0].observation if len(asks) == 1 else np.concatenate([ask.observation for ask in asks])
@@ -215,19 +222,25 @@ class Batcher:
         found = policy.compute(observation, state, outputs=any(ask.random for ask in asks))
         metrics.BATCH_ROWS.observe(len(observation))
         metrics.ROWS.inc(len(observation))
-        acted, start = [], 0
+        acted: list[ActResult | PodraceError] = []
+        start = 0
         for ask, count in zip(asks, rows, strict=True):
             own = {name: values[start : start + count] for name, values in found.items()}
-            action = own["action"] if ask.random is None else policy.sampled(own, ask.random)
-            acted.append(ActResult(policy.version, action, own.get("next_state", states[0][:0])))
             start += count
+            try:
+                action = own["action"] if ask.random is None else policy.sampled(own, ask.random)
+            except Exception as error:
+                # Of this request alone: the others of the batch have their actions.
+                acted.append(self._reported(error, 1))
+                continue
+            acted.append(ActResult(policy.version, action, own.get("next_state", states[0][:0])))
         return acted
 
-    def _answer(self, batch: list[_Queued], found: list[ActResult] | PodraceError) -> None:
-        for index, queued in enumerate(batch):
+    def _answer(self, batch: list[_Queued], found: list[ActResult | PodraceError]) -> None:
+        for queued, one in zip(batch, found, strict=True):
             if queued.answer.done():
                 continue
-            if isinstance(found, PodraceError):
-                queued.answer.set_exception(found)
+            if isinstance(one, PodraceError):
+                queued.answer.set_exception(one)
             else:
-                queued.answer.set_result(found[index])
+                queued.answer.set_result(one)

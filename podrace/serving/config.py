@@ -21,7 +21,8 @@ class GateConfig:
     """The offered policy is refused if its mean return is lower by more than this many standard errors of the
     difference."""
     deadline_seconds: float = 600.0
-    """Time that the evaluation may take; afterwards the policy is offered again."""
+    """Time that the evaluation may take; afterwards it is cancelled, and the policy is offered again after a pause of
+    60 s, which doubles with each failure in a row, up to 1800 s."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from podrace.errors import FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
+from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
 from podrace.policy.observations import check_finite
 from podrace.serving import metrics
 from podrace.serving.batcher import ActResult, Batcher, BatchItem
@@ -217,14 +217,25 @@ class PolicyEngine:
         """Whether an offered version is to be loaded and examined."""
         return versions.wanted(self.record, version)
 
-    async def offer(self, model: bytes) -> Change:
+    async def offer(self, model: bytes, version: str = "") -> Change:
         """Loads a policy, has the gate examine it, and lets it serve if it is accepted.
 
+        Args:
+            model: The ONNX file.
+            version: Its name; empty: that of its checkpoints.
+
         Raises:
+            Aborted: Another version serves than the one that it was compared with; it is offered again later.
             PodraceError: It cannot be loaded or examined.
         """
-        policy = await self._loaded(model)
+        policy = await self._loaded(model, version)
+        before = self.record.current
         verdict = await self._judge(policy)
+        if self.record.current != before:
+            raise Aborted(
+                f"version {policy.version[:12]} was compared with {before[:12]}, and {self.record.current[:12]} serves"
+                " now: it is examined again"
+            )
         change = versions.offer(self.record, policy.version, verdict)
         return self._apply(change, policy)
 
@@ -237,13 +248,13 @@ class PolicyEngine:
             return GateVerdict(False, error.message)
         return await self._gate.judge(policy, self.current) if self._gate else ACCEPTED
 
-    async def pin(self, model: bytes) -> Change:
-        """Loads a policy and lets it serve until `follow` is called; the gate does not apply.
+    async def pin(self, model: bytes, version: str = "") -> Change:
+        """Loads a policy, as `offer`, and lets it serve until `follow` is called; the gate does not apply.
 
         Raises:
             PodraceError: It cannot be loaded, or acts in other spaces.
         """
-        policy = await self._replacement(model)
+        policy = await self._replacement(model, version)
         return self._apply(versions.pin(self.record, policy.version), policy)
 
     def follow(self) -> Change:
@@ -254,14 +265,14 @@ class PolicyEngine:
         """Lets the previous version serve; raises as `versions.roll_back`."""
         return self._apply(versions.roll_back(self.record, from_version))
 
-    async def compare(self, model: bytes, *, share: float, shadow: bool) -> Change:
-        """Loads a second policy, which answers a share of the requests or shadows all of them.
+    async def compare(self, model: bytes, version: str = "", *, share: float, shadow: bool) -> Change:
+        """Loads a second policy, as `offer`, which answers a share of the requests or shadows all of them.
 
         Raises:
             FailedPrecondition: It is recurrent and would shadow, or no other version serves.
             PodraceError: As `pin`.
         """
-        policy = await self._replacement(model)
+        policy = await self._replacement(model, version)
         if shadow and (policy.state_size or self.current.state_size):
             raise FailedPrecondition("a recurrent policy cannot shadow another one: use a share")
         change = versions.compare(self.record, Comparison(policy.version, share, shadow))
@@ -271,17 +282,17 @@ class PolicyEngine:
         """Removes the second version."""
         return self._apply(versions.end_comparison(self.record))
 
-    async def _replacement(self, model: bytes) -> PolicyVersion:
-        policy = await self._loaded(model)
+    async def _replacement(self, model: bytes, version: str) -> PolicyVersion:
+        policy = await self._loaded(model, version)
         if self.record.current:
             policy.check_same_spaces(self.current)
         return policy
 
-    async def _loaded(self, model: bytes) -> PolicyVersion:
+    async def _loaded(self, model: bytes, version: str) -> PolicyVersion:
         """Loads a policy, and computes once so that its first request is not slow."""
 
         def load() -> PolicyVersion:
-            policy = PolicyVersion(model)
+            policy = PolicyVersion(model, version)
             policy.compute(
                 np.zeros((1, *policy.observation_shape), policy.observation_type),
                 np.zeros((1, policy.state_size), np.float32),

@@ -59,7 +59,7 @@ class SourceFollower:
             version = await self._source.newest()
             if self._engine.wants(version):
                 before = self._engine.record.current
-                await self._engine.offer(await self._source.read(version))
+                await self._engine.offer(await self._source.read(version), version)
                 metrics.SWAPS.labels("refused" if self._engine.record.current == before else "served").inc()
             self._last_error = ""
         except Exception as error:
@@ -69,7 +69,7 @@ class SourceFollower:
 
     async def _pin(self) -> None:
         if self._pinned:
-            await self._engine.pin(await self._source.read(self._pinned))
+            await self._engine.pin(await self._source.read(self._pinned), self._pinned)
             self._pinned = ""
 
     def _count_error(self, error: Exception) -> None:

@@ -31,12 +31,18 @@ class PolicyVersion:
         row_bytes: Bytes of one observation.
     """
 
-    def __init__(self, model: bytes, *, threads: int = 1) -> None:
-        """Loads an ONNX file that podrace wrote; raises as `Policy`."""
+    def __init__(self, model: bytes, version: str = "", *, threads: int = 1) -> None:
+        """Loads an ONNX file that podrace wrote; raises as `Policy`.
+
+        Args:
+            model: The file.
+            version: Its name; empty: that of its checkpoints.
+            threads: Threads that compute.
+        """
         self._policy = Policy(model, threads=threads)
         self.model = model
         self.members: Sequence[MemberFacts] = self._policy.members
-        self.version = version_of([member.manifest_digest for member in self.members])
+        self.version = version or version_of([member.manifest_digest for member in self.members])
         self.description: PolicyDescription = self.members[0].description
         self.state_size = self._policy.state_size
         self.observation_type: np.dtype[Any] = ELEMENT_TYPES[self.description.observation_space.data_type]

@@ -85,7 +85,8 @@ class PolicyServicer(pb_grpc.PolicyServiceServicer):
 
     async def PinVersion(self, request: pb.PinVersionRequest, context: Context) -> pb.PinVersionResponse:
         """Pins a version; see the contract."""
-        await self._engine.pin(await model_of(self._engine, self._source, request.version))
+        model = await model_of(self._engine, self._source, request.version)
+        await self._engine.pin(model, request.version)
         return pb.PinVersionResponse(serving=self._serving())
 
     async def FollowSource(self, request: pb.FollowSourceRequest, context: Context) -> pb.FollowSourceResponse:
@@ -101,7 +102,7 @@ class PolicyServicer(pb_grpc.PolicyServiceServicer):
     async def StartComparison(self, request: pb.StartComparisonRequest, context: Context) -> pb.StartComparisonResponse:
         """Adds a second version; see the contract."""
         model = await model_of(self._engine, self._source, request.version)
-        await self._engine.compare(model, share=request.share, shadow=request.shadow)
+        await self._engine.compare(model, request.version, share=request.share, shadow=request.shadow)
         return pb.StartComparisonResponse(serving=self._serving())
 
     async def EndComparison(self, request: pb.EndComparisonRequest, context: Context) -> pb.EndComparisonResponse:

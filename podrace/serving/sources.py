@@ -3,7 +3,7 @@
 while True:
     version = await source.newest()
     if engine.wants(version):
-        await engine.offer(await source.read(version))
+        await engine.offer(await source.read(version), version)
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher
+from podrace.digests import digest
 from podrace.errors import InvalidArgument, NamedResource, NotFound
 from podrace.policy.agents import of_agent
 from podrace.policy.loading import checked_onnx_file
@@ -56,7 +57,11 @@ class _Read(NamedTuple):
 
 
 class FolderSource:
-    """A folder that `podrace export` wrote, or an ONNX file of one. An export replaces the file as a whole."""
+    """A folder that `podrace export` wrote, or an ONNX file of one. An export replaces the file as a whole.
+
+    Another file of the same checkpoint, such as the policy of another agent, is another version. It is named by the
+    digests of both.
+    """
 
     def __init__(self, path: Path, *, awaited: bool = False) -> None:
         """Creates the source.
@@ -68,6 +73,8 @@ class FolderSource:
         self._path = path / MODEL_FILE if awaited or path.is_dir() else path
         self._awaited = awaited
         self._read: _Read | None = None
+        self._files: dict[str, str] = {}
+        """Digest of the first file of each checkpoint."""
 
     @property
     def description(self) -> str:
@@ -94,7 +101,10 @@ class FolderSource:
             stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if self._read is None or self._read.stamp != stamp:
                 model = self._path.read_bytes()
-                self._read = _Read(stamp, PolicyVersion(model).version, model)
+                version, file = PolicyVersion(model).version, digest(model)
+                if self._files.setdefault(version, file) != file:
+                    version = version_of([version, file])
+                self._read = _Read(stamp, version, model)
         except FileNotFoundError:
             raise NotFound(f"{self._path}: there is no such file; `podrace export TOURNAMENT` writes one") from None
         except OSError as error:

@@ -4,6 +4,7 @@ Before certificates carried roles, every certificate of the authority was as goo
 and cancelled tournaments.
 """
 
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from podrace.access.guard import Guard
 from podrace.access.mesh_key import PublicKeys
 from podrace.access.principal import Principal, current_principal
 from podrace.access.service_access import AccessConfig, ServiceAccess
+from podrace.access.token_file import operator_token
 from podrace.access.tokens import AUDIENCE
 from podrace.access.v1 import access_pb2
 from podrace.certificates.folder import STANDARD, CertificateFolder
@@ -277,9 +279,11 @@ async def test_an_address_for_tokens_without_tls_is_refused(monkeypatch: pytest.
         await rpc.Server.start(rpc.ServerConfig(token_listen="127.0.0.1:0"), [])
 
 
-def opened(listen: str, **config: Any) -> list[str]:
+def opened(listen: str, *, insecure: bool = False, **config: Any) -> list[str]:
     """Names of the authenticators of a service that listens there."""
-    access = ServiceAccess.open(AccessConfig(**config), access_pb2.ROLE_ORCHESTRATOR, listen, "10.0.0.2:50052")
+    access = ServiceAccess.open(
+        AccessConfig(**config), access_pb2.ROLE_ORCHESTRATOR, listen, "10.0.0.2:50052", insecure=insecure
+    )
     return [type(each).__name__ for each in access.authenticators]
 
 
@@ -301,10 +305,23 @@ def test_everyone_is_let_in_only_where_the_operator_has_said_insecure(
 ) -> None:
     become("")
     monkeypatch.delenv(tls.AUTHORITY)
-    # Without --insecure the server refuses this address before any call.
-    assert opened("0.0.0.0:50051") == ["UnixSocketAuthenticator", "AnyoneAuthenticator"]
-    assert "AnyoneAuthenticator" not in opened("127.0.0.1:50051")
-    assert opened("unix:/run/o.sock") == ["UnixSocketAuthenticator"]
+    assert opened("0.0.0.0:50051", insecure=True) == ["UnixSocketAuthenticator", "AnyoneAuthenticator"]
+    assert "AnyoneAuthenticator" not in opened("127.0.0.1:50051", insecure=True)
+    assert opened("unix:/run/o.sock", insecure=True) == ["UnixSocketAuthenticator"]
+    for listen in ("0.0.0.0:50051", "127.0.0.1:50051", "127.1:50051", "LOCALHOST:50051", "machine:50051", ":50051"):
+        assert "AnyoneAuthenticator" not in opened(listen), listen
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0", "LOCALHOST:0", "127.1:0", "machine:0"])
+def test_a_service_that_may_listen_without_tls_asks_for_the_token(
+    become: Become, monkeypatch: pytest.MonkeyPatch, listen: str
+) -> None:
+    become("")
+    monkeypatch.delenv(tls.AUTHORITY)
+    # Some systems list the name of the machine as 127.0.1.1.
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: [(2, 1, 6, "", ("127.0.1.1", 0))])
+    assert ("StaticTokenAuthenticator" in opened(listen)) == rpc.is_local(listen)
+    assert (operator_token(listen, {}) is not None) == rpc.is_local(listen)
 
 
 def test_the_orchestrator_signs_tokens_that_the_leaderboard_verifies_with_the_public_key(

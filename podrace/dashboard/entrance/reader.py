@@ -13,6 +13,8 @@ from podrace.client import Client
 from podrace.client.reconnect import RETRYABLE
 from podrace.errors import PodraceError
 
+Person = tuple[str, str]
+"""Namespace and name."""
 CHECKED_SECONDS = 5.0
 """Time for which an answer of the mesh about the access to a tournament is used again."""
 MOST_CHECKED = 1000
@@ -69,6 +71,11 @@ class Reader:
     def is_person(self) -> bool:
         """Whether other persons, with other rights, use the same gateway."""
         return self._token is not None
+
+    @property
+    def person(self) -> Person | None:
+        """Whose session it is; None: of everyone who uses the dashboard."""
+        return (self.caller["namespace"], self.caller["name"]) if self.is_person and self.caller else None
 
     def open_client(self) -> Client:
         """Returns a further client with the same rights, for work that outlives the session; the caller closes it."""

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from podrace.dashboard.entrance.reader import Reader
+from podrace.dashboard.entrance.reader import Person, Reader
 
 LONGEST_ID = 100
 ID_BYTES = 32
@@ -32,8 +32,7 @@ class SignInLimits:
 class Session:
     """A session of a person."""
 
-    person: tuple[str, str]
-    """Namespace and name."""
+    person: Person
     reader: Reader
 
 
@@ -49,7 +48,7 @@ def has_ended(now: float, end: float, used: float, limits: SignInLimits) -> bool
     return now >= end or now - used >= limits.idle_seconds
 
 
-def to_end(sessions: Mapping[str, Session], person: tuple[str, str], limits: SignInLimits) -> list[str]:
+def to_end(sessions: Mapping[str, Session], person: Person, limits: SignInLimits) -> list[str]:
     """Returns the sessions that end when a person begins another one: those that were not used for longest. Pure.
 
     Args:

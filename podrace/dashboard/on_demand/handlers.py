@@ -85,7 +85,7 @@ class OnDemandHandlers:
                 )
 
         key = key_of("report", tournament.tournament_id, name, [first, *others])
-        return answer(shown(self.evaluations.start(key, tournament.tournament_id, work)))
+        return answer(shown(self.evaluations.start(key, tournament.tournament_id, work, reader.person)))
 
     async def episode(self, request: web.Request) -> web.Response:
         """Draws an episode of the champion, or of an agent on the board, unless that was done already.
@@ -193,7 +193,7 @@ async def on_demand(feeds: FeedCache, *, trusted: bool) -> AsyncIterator[OnDeman
         trusted: Whether specifications may name user code, because the mesh is that of the own home.
     """
     studio = EpisodeStudio(trusted=trusted)
-    evaluations = JobQueue(running=4, unfinished=16, kept=50)
+    evaluations = JobQueue(running=4, unfinished=16, kept=50, unfinished_of_person=3)
     drawings = JobQueue(running=1, unfinished=8, kept=8, discard=Episode.remove)
     try:
         yield OnDemandHandlers(feeds, evaluations, drawings, studio)

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from podrace.dashboard.entrance.reader import Person
 from podrace.errors import PodraceError, ResourceExhausted
 from podrace.tasks import cancel_all
 
@@ -32,6 +33,8 @@ class Job:
     """Two requests for the same work have the same key."""
     tournament_id: str
     """Tournament that it concerns."""
+    person: Person | None = None
+    """Who has started it; None: everyone who uses the dashboard."""
     state: JobState = JobState.WAITING
     result: Any = None
     error: str = ""
@@ -53,7 +56,13 @@ class JobQueue:
     """
 
     def __init__(
-        self, *, running: int, unfinished: int, kept: int, discard: Callable[[Any], None] = lambda result: None
+        self,
+        *,
+        running: int,
+        unfinished: int,
+        kept: int,
+        unfinished_of_person: int = 0,
+        discard: Callable[[Any], None] = lambda result: None,
     ) -> None:
         """Has no job.
 
@@ -61,31 +70,39 @@ class JobQueue:
             running: Jobs that run at the same time, at most.
             unfinished: Jobs that wait or run, at most.
             kept: Jobs that are kept when they have ended, at most; the oldest are forgotten.
+            unfinished_of_person: Jobs of one person that wait or run, at most; 0: no limit.
             discard: Called with the result of a job that is forgotten.
         """
         self._places = asyncio.Semaphore(running)
         self._unfinished, self._kept, self._discard = unfinished, kept, discard
+        self._unfinished_of_person = unfinished_of_person
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, key: str, tournament_id: str, work: Callable[[], Awaitable[Any]]) -> Job:
+    def start(
+        self, key: str, tournament_id: str, work: Callable[[], Awaitable[Any]], person: Person | None = None
+    ) -> Job:
         """Returns the job of a key. It is started if there is none, or if the last one failed.
 
         Args:
             key: The key.
             tournament_id: Tournament that it concerns.
             work: Does it, and returns its result.
+            person: Who starts it; None: everyone who uses the dashboard.
 
         Raises:
-            ResourceExhausted: Too many jobs have not ended.
+            ResourceExhausted: Too many jobs, or too many of this person, have not ended.
         """
         known = self._jobs.get(key)
         if known and known.state is not JobState.FAILED:
             return known
         if len(self._tasks) >= self._unfinished:
             raise ResourceExhausted(f"{self._unfinished} jobs wait or run already; try again when one has ended")
+        own = sum(job.person == person and not job.ended for job in self._jobs.values())
+        if person and 0 < self._unfinished_of_person <= own:
+            raise ResourceExhausted(f"{own} jobs of yours wait or run already; try again when one has ended")
         self._jobs.pop(key, None)
-        job = self._jobs[key] = Job(key, tournament_id)
+        job = self._jobs[key] = Job(key, tournament_id, person)
         task = asyncio.create_task(self._run(job, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

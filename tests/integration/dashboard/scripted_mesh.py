@@ -165,6 +165,9 @@ class ScriptedMesh:
         self.prepared: dict[str, Prepared] = {}
         self.refuses_changes = False
         """Whether the caller has only the role `viewer`."""
+        self.evaluations_end = asyncio.Event()
+        """Set: evaluations have a result."""
+        self.evaluations_end.set()
         self.requests: list[Any] = []
         self._servers: list[rpc.Server] = []
 
@@ -347,6 +350,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         return pb.CreateEvaluationResponse(evaluation_id=f"{request.tournament_id}-e1")
 
     async def WaitEvaluation(self, request: Any, context: Any) -> Any:
+        await self._mesh.evaluations_end.wait()
         return pb.WaitEvaluationResponse(done=True, evaluation=backtest(days=120))
 
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 from gateway_page import NAME, Page
 from scripted_mesh import ScriptedMesh
+from yarl import URL
 
 from podrace.dashboard import live
 from podrace.dashboard.gateway import ASSETS
@@ -108,6 +111,22 @@ async def test_every_answer_forbids_foreign_content(page: Page, path: str):
 async def test_only_assets_are_served(page: Page, name: str):
     async with page.session.get(f"{page.origin}/assets/{name}") as response:
         assert response.status == 404
+
+
+async def test_no_other_file_of_the_machine_is_served(page: Page, tmp_path: Path):
+    file = tmp_path / "secret.js"
+    file.write_text("secret")
+    relative = os.path.relpath(file, ASSETS)
+    names = [str(file), f"/{file}", f".//{file}", str(ASSETS / "app.js"), relative, f"vendor/../{relative}"]
+    names += [quote(name, safe="") for name in names]
+    names += [name.replace("..", "%2e%2e") for name in (relative, quote(relative, safe=""))]
+    names += [name.replace("/", separator) for name in (str(file), relative) for separator in ("\\", "%5c")]
+    answered = {}
+    for name in names:
+        # `encoded`: the client sends the path as it is, with its dots.
+        async with page.session.get(URL(f"{page.origin}/assets/{name}", encoded=True)) as response:
+            answered[name] = response.status
+    assert answered == dict.fromkeys(names, 404)
 
 
 async def test_every_asset_that_a_page_imports_is_served(page: Page):

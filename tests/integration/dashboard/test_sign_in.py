@@ -200,6 +200,28 @@ async def test_what_a_person_starts_and_stops_belongs_to_the_person_and_is_audit
     assert changes == [("carol", "CreateTournament", True), ("carol", "CancelTournament", True)]
 
 
+async def test_one_person_does_not_take_all_places_of_reports(
+    browser: Browser, url: str, mesh: ScriptedMesh, key: MeshKey
+):
+    mesh.evaluations_end.clear()
+    names = [f"run-{letter * 6}" for letter in "abcd"]
+    for name in names:
+        fill(mesh.add(name), agents=2, points=2)
+    body = {"report": "validation"}
+    await browser.sign_in(token(key))
+    for name in names[:3]:
+        await browser.post(f"tournaments/{name}/report", body)
+    refused = await browser.post(f"tournaments/{names[3]}/report", body, 429)
+    assert "3 jobs of yours" in refused["error"]
+    async with Browser.open(url) as other:
+        # Another session of the same person.
+        await other.sign_in(token(key))
+        await other.post(f"tournaments/{names[3]}/report", body, 429)
+        await other.sign_in(token(key, "olga", "operator"))
+        await other.post(f"tournaments/{names[3]}/report", body)
+    mesh.evaluations_end.set()
+
+
 async def test_a_viewer_changes_nothing(browser: Browser, mesh: ScriptedMesh, key: MeshKey):
     await browser.sign_in(token(key, "alice", "viewer"))
     found = await browser.post(f"tournaments/{NAME}/stop", {}, 403)

@@ -1,5 +1,6 @@
 """A server without TLS listens only where no other machine reaches it, unless that is allowed."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from podrace import tls
 from podrace.errors import FailedPrecondition
 from podrace.rpc import Server, ServerConfig, is_local
-from podrace.rpc import listening as module
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def no_tls(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "localhost:5", "unix:/run/s", "unix:s"])
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.9.9.9:1", "[::1]:0", "LocalHost:5", "unix:/run/s", "unix:s"])
 def test_loopback_and_unix_sockets_are_local(listen: str) -> None:
     assert is_local(listen)
 
@@ -25,19 +25,13 @@ def test_loopback_and_unix_sockets_are_local(listen: str) -> None:
     "listen",
     ["0.0.0.0:0", "[::]:0", ":50051", "192.0.2.1:50051", "no.such.name.invalid:1", "unix-abstract:x", "vsock:1:2", ""],
 )
-def test_everything_else_is_reached_by_other_machines(listen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unresolved(*arguments: object, **options: object) -> list[object]:
-        raise OSError
-
-    monkeypatch.setattr(module.socket, "getaddrinfo", unresolved)
+def test_everything_else_is_reached_by_other_machines(listen: str) -> None:
     assert not is_local(listen)
 
 
-def test_a_name_is_local_only_if_all_of_its_addresses_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_not_local_even_if_it_resolves_to_loopback_now(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(2, 1, 6, "", ("127.0.1.1", 0))]
-    monkeypatch.setattr(module.socket, "getaddrinfo", lambda *arguments, **options: found)
-    assert is_local("machine:50051")
-    found.append((2, 1, 6, "", ("192.0.2.1", 0)))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: found)
     assert not is_local("machine:50051")
 
 

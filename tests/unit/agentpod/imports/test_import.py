@@ -40,6 +40,15 @@ def test_statistics_are_part_of_the_exported_policy(tmp_path: Path):
     assert np.abs(acted - known["ppo-normalized.action"]).max() < 1e-4
 
 
+def test_the_same_model_with_statistics_is_another_policy(tmp_path: Path):
+    digests = []
+    for statistics in ("ppo-normalized.pkl", ""):
+        converted(tmp_path, request("ppo-normalized.zip", "Pendulum-v1", statistics, episodes=0))
+        digests.append(load_policy(tmp_path / "policy.onnx").members[0].manifest_digest)
+    assert len({*digests}) == 2
+    assert all(len(digest) == 64 for digest in digests)
+
+
 def test_a_refusal_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "request.json").write_text(json.dumps(request("ppo-cartpole.zip", "Pendulum-v1")))
     assert main([str(tmp_path)]) == 1

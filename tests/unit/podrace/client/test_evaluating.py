@@ -6,7 +6,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.client import evaluating
-from podrace.errors import FailedPrecondition, Unavailable
+from podrace.errors import DeadlineExceeded, FailedPrecondition, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -80,3 +80,27 @@ async def test_an_evaluation_that_nothing_waits_for_is_cancelled(more: Any, canc
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert client.cancelled == cancelled
+    late = ScriptedClient()
+    with pytest.raises(DeadlineExceeded, match="e1 is not done"):
+        await evaluated(late, deadline_seconds=0.0, **more)
+    assert late.cancelled == cancelled
+
+
+async def test_the_call_that_cancels_an_evaluation_is_not_interrupted() -> None:
+    client, called, may_answer = ScriptedClient(), asyncio.Event(), asyncio.Event()
+    cancel = client.cancel_evaluation
+
+    async def slow(evaluation_id: str, reason: str) -> pb.CancelEvaluationResponse:
+        called.set()
+        await may_answer.wait()
+        return await cancel(evaluation_id, reason)
+
+    client.cancel_evaluation = slow  # type: ignore[method-assign]
+    waiting = asyncio.create_task(evaluated(client, deadline_seconds=0.0))
+    await called.wait()
+    waiting.cancel()
+    await asyncio.sleep(0)
+    may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert client.cancelled == [("e1", evaluating.ABANDONED)]

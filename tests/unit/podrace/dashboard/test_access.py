@@ -40,7 +40,8 @@ def test_another_name_for_the_same_address_is_refused(host):
 
 
 def test_names_of_a_proxy_can_be_added():
-    assert accepts_host("dash.example", names_of("127.0.0.1", ("Dash.Example",)))
+    for listen_host in ("127.0.0.1", "0.0.0.0"):
+        assert accepts_host("dash.example", names_of(listen_host, ("Dash.Example",)))
     assert accepts_host("[fd00::1]:80", names_of("fd00::1", ()))
     assert names_of("0.0.0.0", ()) == frozenset()
     assert not accepts_host("other.example", names_of("0.0.0.0", ("dash.example",)))

@@ -53,6 +53,22 @@ async def test_more_unfinished_jobs_than_allowed_are_refused():
     await queue.close()
 
 
+async def test_one_person_has_a_limited_number_of_unfinished_jobs():
+    gate, queue = Gate(), JobQueue(running=4, unfinished=16, kept=4, unfinished_of_person=2)
+    alice, bob = ("team", "alice"), ("", "alice")
+    jobs = [queue.start(key, "run-abc123", gate.work(key), alice) for key in ("a", "b")]
+    with pytest.raises(ResourceExhausted, match="2 jobs of yours"):
+        queue.start("c", "run-abc123", gate.work("c"), alice)
+    assert queue.start("a", "run-abc123", gate.work("a"), alice) is jobs[0]
+    jobs += [queue.start(key, "run-abc123", gate.work(key), bob) for key in ("c", "d")]
+    jobs += [queue.start(key, "run-abc123", gate.work(key)) for key in ("e", "f", "g")]
+    gate.open.set()
+    for job in jobs:
+        await ended(job)
+    queue.start("h", "run-abc123", gate.work("h"), alice)
+    await queue.close()
+
+
 async def test_a_job_that_failed_says_why_and_is_started_again():
     queue = JobQueue(running=1, unfinished=2, kept=4)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from policies import published
 
-from podrace.errors import Cancelled, DeadlineExceeded, InvalidArgument, ResourceExhausted
+from podrace.errors import Cancelled, DeadlineExceeded, Internal, InvalidArgument, ResourceExhausted
 from podrace.policy.loading import onnx_file
 from podrace.serving.batcher import Batcher, BatchItem
 from podrace.serving.decisions.batch_cut import BatchLimits
@@ -15,20 +15,23 @@ from podrace.serving.policy_version import PolicyVersion
 
 
 class SpiedVersion(PolicyVersion):
-    """Records how many rows each batch had."""
+    """Records how many rows each batch had; raises `failure` if it is set."""
 
     def __init__(self, model: bytes) -> None:
         super().__init__(model)
         self.batches: list[int] = []
+        self.failure: Exception | None = None
 
     def compute(self, observation, state, *, outputs):
+        if self.failure:
+            raise self.failure
         self.batches.append(len(observation))
         return super().compute(observation, state, outputs=outputs)
 
 
 class World:
-    def __init__(self, case: str = "logits", *, inline: bool = True, **limits) -> None:
-        self.policy = SpiedVersion(onnx_file([published(case).checkpoint]))
+    def __init__(self, case: str = "logits", *, inline: bool = True, members: int = 1, **limits) -> None:
+        self.policy = SpiedVersion(onnx_file([published(case, seed).checkpoint for seed in range(members)]))
         self.executor = ThreadPoolExecutor(1)
         self.now = 0.0
         seconds = 1e9 if inline else 0.0
@@ -110,11 +113,37 @@ async def test_a_request_that_its_caller_cancelled_is_not_computed():
 
 async def test_an_error_of_the_policy_reaches_every_request_of_the_batch_and_the_next_batch_is_computed():
     world = World("squashed")
-    world.policy.members = world.policy._policy.members = [*world.policy.members, *world.policy.members]
     asks = [BatchItem(world.observation()), BatchItem(world.observation(), random=np.random.default_rng(0))]
+    world.policy.failure = RuntimeError("out of memory")
     found = await asyncio.gather(*map(world.batcher.act, asks), return_exceptions=True)
-    assert all(isinstance(error, InvalidArgument) for error in found)
+    assert [type(error) for error in found] == [Internal, Internal]
+    assert "failed on 2 requests: out of memory" in found[0].message
+    world.policy.failure = None
     assert len((await world.batcher.act(asks[0])).action) == 1
+
+
+async def test_a_sampled_request_to_an_ensemble_is_refused_without_an_effect_on_others():
+    world = World(members=2)
+    sampled = BatchItem(world.observation(), random=np.random.default_rng(0))
+    asks = [BatchItem(world.observation()), sampled, BatchItem(world.observation())]
+    first, refused, last = await asyncio.gather(*map(world.batcher.act, asks), return_exceptions=True)
+    assert isinstance(refused, InvalidArgument)
+    assert (first.action, last.action) == (world.expected(asks[0].observation), world.expected(asks[2].observation))
+    assert world.policy.batches[0] == 2
+
+
+@pytest.mark.parametrize(("error", "kind"), [(InvalidArgument("no"), InvalidArgument), (ValueError("no"), Internal)])
+async def test_an_action_that_cannot_be_sampled_fails_its_own_request(error, kind, monkeypatch):
+    world = World()
+
+    def sampled(found, random):
+        raise error
+
+    monkeypatch.setattr(world.policy, "sampled", sampled)
+    asks = [BatchItem(world.observation()), BatchItem(world.observation(), random=np.random.default_rng(0))]
+    acted, failed = await asyncio.gather(*map(world.batcher.act, asks), return_exceptions=True)
+    assert type(failed) is kind
+    assert acted.action == world.expected(asks[0].observation)
 
 
 async def test_what_waits_is_cancelled_when_the_batcher_closes():

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from policies import published
 
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
+from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
 from podrace.policy.loading import onnx_file
 from podrace.serving.decisions.gate import GateVerdict
 from podrace.serving.engine import ActInput, EngineLimits, PolicyEngine
@@ -23,11 +24,16 @@ def name(seed: int) -> str:
 
 
 class Gate:
+    """Gives a verdict, after it has called `during`."""
+
     def __init__(self, verdict: GateVerdict) -> None:
         self.verdict, self.judged = verdict, []
+        self.during: Callable[[], object] | None = None
 
     async def judge(self, offered: PolicyVersion, serving: PolicyVersion) -> GateVerdict:
         self.judged.append((offered.version, serving.version))
+        if self.during:
+            self.during()
         return self.verdict
 
 
@@ -87,6 +93,24 @@ async def test_a_gate_is_asked_about_every_version_but_the_first_and_may_refuse_
     assert change.reason == "refused: worse"
     assert engine.record.current == name(1)
     assert not engine.wants(name(2))
+    await engine.close()
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_a_verdict_against_a_version_that_no_longer_serves_has_no_effect(accepted):
+    gate = Gate(GateVerdict(True, "better"))
+    engine = PolicyEngine(EngineLimits(), clock=Clock(), gate=gate)
+    await engine.offer(model(1))
+    await engine.offer(model(2))
+    gate.verdict, gate.during = GateVerdict(accepted, "compared"), lambda: engine.roll_back(name(2))
+    with pytest.raises(Aborted, match="examined again"):
+        await engine.offer(model(3))
+    assert engine.record.current == name(1)
+    assert engine.wants(name(3))
+    gate.during = None
+    await engine.offer(model(3))
+    assert gate.judged[-2:] == [(name(3), name(2)), (name(3), name(1))]
+    assert engine.record.current == name(3 if accepted else 1)
     await engine.close()
 
 

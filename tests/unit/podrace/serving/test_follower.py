@@ -1,14 +1,18 @@
-"""The log of a policy server says what it waits for while it has no policy."""
+"""A policy server serves each new file of its folder, and logs what it waits for while it has no policy."""
 
 from collections.abc import MutableMapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from policies import published
 
 from podrace.errors import Unavailable
 from podrace.policy.loading import onnx_file
-from podrace.serving.engine import EngineLimits, PolicyEngine
+from podrace.serving.engine import ActInput, EngineLimits, PolicyEngine
 from podrace.serving.follower import SourceFollower
+from podrace.serving.sources import FolderSource
 
 
 class ScriptedSource:
@@ -48,3 +52,25 @@ async def test_a_server_whose_source_cannot_be_read_logs_the_reason_instead(log_
 async def test_a_server_that_has_a_policy_does_not_wait(log_lines: Any) -> None:
     version = f"{1:064x}"
     assert "waits for the first policy" not in await events_of_start(log_lines, version, version)
+
+
+async def test_another_file_of_the_same_checkpoint_is_another_version(tmp_path: Path) -> None:
+    first, other = (published("logits", seed).checkpoint for seed in (1, 2))
+    files = [onnx_file([one]) for one in (first, replace(other, manifest_digest=first.manifest_digest))]
+    observation = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
+    engine = PolicyEngine(EngineLimits(), clock=lambda: 0.0)
+    source = FolderSource(tmp_path, awaited=True)
+    follower = SourceFollower(engine, source)
+    acted = []
+    for file in (*files, files[0]):
+        (tmp_path / "incoming").write_bytes(file)
+        (tmp_path / "incoming").replace(tmp_path / "policy.onnx")
+        await follower.poll()
+        assert engine.current.model == file
+        assert await source.read(engine.record.current) == file
+        acted.append(await engine.act(ActInput(observation)))
+    assert acted[0].version == acted[2].version == first.manifest_digest
+    assert acted[1].version != acted[0].version
+    assert (acted[1].action != acted[0].action).any()
+    assert (acted[2].action == acted[0].action).all()
+    await engine.close()
