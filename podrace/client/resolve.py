@@ -20,7 +20,7 @@ def resolve_tournament(text: str, tournament_ids: Sequence[str], *, where: str) 
 
     Raises:
         NotFound: No id matches; the message suggests a similar one.
-        InvalidArgument: Several ids match.
+        InvalidArgument: Several ids match, or `text` is empty.
     """
     if not tournament_ids:
         raise NotFound(f"{where}: there are no tournaments; start one with `podrace train SPEC`")
@@ -60,7 +60,7 @@ def resolve_candidate(text: str, candidate_ids: Sequence[str], *, where: str) ->
 
     Raises:
         NotFound: No id matches.
-        InvalidArgument: Several ids match.
+        InvalidArgument: Several ids match, or `text` is empty.
     """
     return _only(text, candidate_ids, "candidate", where)
 
@@ -76,12 +76,15 @@ def resolve_name(text: str, names: Sequence[str], what: str, *, where: str) -> s
 
     Raises:
         NotFound: No name matches; the message suggests a similar one.
-        InvalidArgument: Several names match.
+        InvalidArgument: Several names match, or `text` is empty.
     """
     return _only(text, names, what, where)
 
 
 def _only(text: str, names: Sequence[str], what: str, where: str) -> str:
+    if not text:
+        # The empty text is a prefix of every name, and would select the only one.
+        raise InvalidArgument(f"{what}: empty; name its id or a prefix of it")
     fitting = [text] if text in names else [name for name in names if name.startswith(text)]
     if not fitting:
         raise NotFound(_not_found(text, names, what, where))

@@ -1,6 +1,12 @@
 import pytest
 
-from podrace.client.resolve import looks_like_candidate, resolve_agent, resolve_candidate, resolve_tournament
+from podrace.client.resolve import (
+    looks_like_candidate,
+    resolve_agent,
+    resolve_candidate,
+    resolve_name,
+    resolve_tournament,
+)
 from podrace.errors import InvalidArgument, NotFound
 
 IDS = ["stocks-zz9", "cartpole-bbb", "cartpole-aaa", "foo-a12345"]
@@ -23,6 +29,15 @@ def test_an_ambiguous_prefix_is_refused_with_its_matches() -> None:
         InvalidArgument, match=r"'cartpole' is ambiguous, it matches 2: cartpole-bbb, cartpole-aaa; use a longer prefix"
     ):
         resolve_tournament("cartpole", IDS, where="home")
+
+
+def test_an_empty_text_does_not_name_the_only_one() -> None:
+    with pytest.raises(InvalidArgument, match="tournament: empty"):
+        resolve_tournament("", ["only"], where="home")
+    with pytest.raises(InvalidArgument, match="candidate: empty"):
+        resolve_candidate("", ["0a1b2c"], where="home")
+    with pytest.raises(InvalidArgument, match="log: empty"):
+        resolve_name("", ["leaderboard"], "log", where="home")
 
 
 def test_an_unknown_id_is_refused_with_a_similar_one() -> None:
