@@ -34,10 +34,16 @@ async def find_checkpoints(client: Client, subject: str, *, where: str) -> tuple
 
 
 def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
+    """Returns the agent's candidate that ranks best on the board, or its last submission if none is there."""
     own = [candidate for candidate in candidates if candidate.agent_id == agent_id]
     if not own:
         raise NotFound(f"agent {agent_id} has no candidate")
-    best = max(own, key=lambda candidate: candidate.score)
+    ranked = [candidate for candidate in own if candidate.rank]
+    if ranked:
+        best = min(ranked, key=lambda candidate: candidate.rank)
+    else:
+        # Off the board, the files of the last submission are kept. A replaced evaluator's score compares with no other.
+        best = max(own, key=lambda candidate: (not candidate.evaluator_fault, candidate.sequence))
     return Checkpoint(agent_id=agent_id, manifest_digest=best.candidate_id)
 
 

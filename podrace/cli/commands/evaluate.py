@@ -34,7 +34,8 @@ def evaluate(
     """Evaluate a champion or another candidate.
 
     TOURNAMENT is an id, a prefix of one, or `latest`, and selects the champion. CANDIDATE is the id of a candidate or a
-    prefix of one, or the id of an agent, which selects its best candidate.
+    prefix of one, or the id of an agent, which selects its candidate that ranks best on the board, or its last
+    submission if none is there.
     """
     session.require_tournaments(settings)
     struct = parse_options(options)
