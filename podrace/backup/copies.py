@@ -133,7 +133,8 @@ class Backups:
             self.refuse_another(newest, identity.database_id)
         exist, claimed = bool(self._newest_two()), self.epoch()
         refuse_outdated(path, identity.backup_epoch, claimed, exist=exist)
-        return claimed + 1
+        # Backups may alternate between stores, whose epochs differ, but the file records one.
+        return max(claimed + 1, identity.backup_epoch)
 
     def newest(self) -> Backup | None:
         """Returns the newest backup whose manifest can be read; None if there is none."""

@@ -74,7 +74,7 @@ async def open_client(
         PodraceError: The mesh cannot be reached, joined or started.
     """
     if settings.orchestrator:
-        await _check_remote(settings)
+        await check_address(settings.orchestrator)
         async with Client(settings.orchestrator) as client:
             yield client
         return
@@ -124,14 +124,19 @@ def check_remote(settings: Settings) -> None:
         Unavailable: The orchestrator does not answer.
     """
     if settings.orchestrator:
-        asyncio.run(_check_remote(settings))
+        asyncio.run(check_address(settings.orchestrator))
 
 
-async def _check_remote(settings: Settings) -> None:
+async def check_address(orchestrator: str) -> None:
+    """Checks that the orchestrator at an address that the user named answers.
+
+    Raises:
+        Unavailable: It does not answer.
+    """
     try:
-        await rpc.wait_until_serving(settings.orchestrator, deadline_seconds=REMOTE_SECONDS)
+        await rpc.wait_until_serving(orchestrator, deadline_seconds=REMOTE_SECONDS)
     except Unavailable as error:
-        raise Unavailable(f"--orchestrator {settings.orchestrator}: {error.message}; check the address") from None
+        raise Unavailable(f"--orchestrator {orchestrator}: {error.message}; check the address") from None
 
 
 def results_folder(settings: Settings, tournament: Tournament) -> Path:

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from podrace.backup.archives import Archive, Archives
 from podrace.backup.copies import Backup, Backups, backup_of, described
 from podrace.checkpoint_store import open_store
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import BACKUP_PREFIX, PROBE_AGENT_ID, CheckpointStore
 from podrace.cli import session
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import DEFAULT_HOME, output_options
@@ -43,7 +44,12 @@ home_option = click.option(
     help="Folder with the databases.",
 )
 store_option = click.option(
-    "--store", default="", envvar="PODRACE_STORE", show_envvar=True, metavar="URI", help="Store of the backups."
+    "--store",
+    default="",
+    envvar="PODRACE_STORE",
+    show_envvar=True,
+    metavar="URI",
+    help="Store of the backups.  [default: the checkpoint store of the home]",
 )
 name_option = click.option(
     "--name",
@@ -69,13 +75,18 @@ def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str
     backups periodically if `backup.period_seconds` is set. Backups of this command are kept for 30 days.
     """
     folders = Folders.of(home)
-    if orchestrator and (only_list or store):
-        raise InvalidArgument("--orchestrator: the services use their own store; leave out --list and --store")
+    if orchestrator:
+        _refuse_given("--orchestrator: its services", "only_list", "store", "name")
 
     async def work() -> int:
-        running = orchestrator or (str(folders.orchestrator_socket) if listens(folders.orchestrator_socket) else "")
+        running = orchestrator or (
+            f"unix:{folders.orchestrator_socket}" if listens(folders.orchestrator_socket) else ""
+        )
         if running and not only_list:
-            async with Client(orchestrator or f"unix:{running}") as client:
+            _refuse_given(f"{running}: the services of this mesh", "store", "name")
+            if orchestrator:
+                await session.check_address(orchestrator)
+            async with Client(running) as client:
                 found = [backup_of(one) for one in await client.back_up()]
         elif only_list:
             opened = await asyncio.to_thread(_open_store, folders, store)
@@ -120,7 +131,8 @@ def restore(
 ) -> int:
     """Restore the databases of a home from the newest backup, or from another one.
 
-    Running pods keep their agents. A service that still runs with the old database can no longer make backups.
+    Running pods keep their agents. A service that still runs with the old database can no longer make backups. A new
+    home records the store of the backups as its checkpoint store if the checkpoints of agents are in it.
     """
     # A volume of a cluster is no home: root owns its folder, and nothing in it names the store.
     folders, service = Folders.of(home), _service_of(database, store) if database else ""
@@ -135,6 +147,7 @@ def restore(
             folders.make_home()
             async with _locked(folders):
                 opened = await asyncio.to_thread(_open_store, folders, store)
+                await asyncio.to_thread(_adopt_store, folders, opened)
                 wanted = dict(_databases(folders))
                 found = await asyncio.to_thread(_restore_all, opened, name, wanted, at, replace=replace)
         if not found:
@@ -143,6 +156,18 @@ def restore(
         return 0
 
     return session.run(lambda interrupts: work())
+
+
+def _refuse_given(services: str, *names: str) -> None:
+    """Refuses options of the command line that have no effect on the backups of services.
+
+    A store that PODRACE_STORE names is meant for the meshes of homes, and is ignored.
+    """
+    context = click.get_current_context()
+    given = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        options = " and ".join("--list" if name == "only_list" else f"--{name}" for name in given)
+        raise InvalidArgument(f"{services} use their own store and backup.name; leave out {options}")
 
 
 def _service_of(database: Path, store: str) -> str:
@@ -160,16 +185,32 @@ def _databases(folders: Folders) -> Iterator[tuple[str, Path]]:
     yield "leaderboard", folders.leaderboard_database
 
 
-@contextlib.asynccontextmanager
-async def _locked(folders: Folders) -> AsyncIterator[None]:
+def _check_home(folders: Folders) -> None:
     if not folders.home.is_dir():
         raise NotFound(f"{folders.home}: there is no such home; name another one with --home")
+
+
+@contextlib.asynccontextmanager
+async def _locked(folders: Folders) -> AsyncIterator[None]:
+    _check_home(folders)
     async with claim(folders, Use.TRAIN, deadline_seconds=LOCK_SECONDS):
         yield
 
 
 def _open_store(folders: Folders, store: str) -> CheckpointStore:
-    return open_store(choose_store(folders, store, writes=True), deadline_seconds=DEADLINE_SECONDS)
+    """Opens the store of the backups: the named one, or the checkpoint store of the home."""
+    if not store:
+        _check_home(folders)
+        store = choose_store(folders, "", writes=False)
+    return open_store(store, deadline_seconds=DEADLINE_SECONDS)
+
+
+def _adopt_store(folders: Folders, opened: CheckpointStore) -> None:
+    """Records the store of the backups as the checkpoint store of a new home, if the checkpoints are in it too."""
+    if folders.store.exists():
+        return
+    if any(not pointer.agent_id.startswith((BACKUP_PREFIX, PROBE_AGENT_ID)) for pointer in opened.list_pointers()):
+        choose_store(folders, opened.uri, writes=False)
 
 
 def _back_up(backups: Backups, path: Path) -> Backup:

@@ -2,14 +2,19 @@
 
 import contextlib
 import shutil
+import socket
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_databases import APPLICATION_IDS, insert, make_databases, numbers
 
+from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
+from podrace.checkpoint_store import open_store
+from podrace.cli import session
 from podrace.cli.commands import backup
 from podrace.database.format import moved
 from podrace.mesh.home import Folders
@@ -54,6 +59,70 @@ def test_a_home_whose_successor_was_restored_elsewhere_makes_no_more_backups(
     newest = type_("backup", "--home", str(successor), *store, "--json").json
     assert type_("restore", "--home", str(home), *store, "--replace", "--json").json == newest
     assert numbers(home / "orchestrator.sqlite") == [1]
+
+
+def test_backups_may_be_in_another_store_than_the_checkpoints_and_alternate_between_both(
+    type_: Any, home: Path, tmp_path: Path
+) -> None:
+    elsewhere = ("--store", f"folder://{tmp_path}/backups")
+    given: tuple[str, ...]
+    for number, given in enumerate([(), (), elsewhere, (), elsewhere]):
+        insert(home / "orchestrator.sqlite", number)
+        assert type_("backup", "--home", str(home), *given).code == 0
+    assert len(type_("backup", "--list", "--home", str(home), "--json").json) == 6
+    assert len(type_("backup", "--list", "--home", str(home), *elsewhere, "--json").json) == 4
+    insert(home / "orchestrator.sqlite", 5)
+    assert type_("restore", "--home", str(home), "--replace", *elsewhere).code == 0
+    assert numbers(home / "orchestrator.sqlite") == [0, 1, 2, 3, 4]
+    assert not Folders.of(home).store_note.exists()
+
+
+def test_a_new_home_records_the_store_of_its_backups_only_if_the_checkpoints_are_there(
+    type_: Any, home: Path, tmp_path: Path
+) -> None:
+    uri = f"folder://{tmp_path}/elsewhere"
+    assert type_("backup", "--home", str(home), "--store", uri).code == 0
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert type_("restore", "--home", str(first), "--store", uri).code == 0
+    assert not Folders.of(first).store_note.exists()
+    open_store(uri).swap_pointer("t-a1", Pointer(agent_id="t-a1"), None)
+    assert type_("restore", "--home", str(second), "--store", uri).code == 0
+    assert Folders.of(second).store_note.read_text().strip() == uri
+
+
+@pytest.fixture
+def running_home(home: Path) -> Iterator[Path]:
+    """A home whose orchestrator accepts connections and answers nothing."""
+    socket_path = Folders.of(home).orchestrator_socket
+    socket_path.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(socket_path))
+        listening.listen()
+        yield home
+    shutil.rmtree(socket_path.parent)
+
+
+def test_options_that_the_services_of_a_running_mesh_decide_are_refused(
+    type_: Any, running_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "REMOTE_SECONDS", 0.0)
+    answer = type_("backup", "--home", str(running_home), "--store", "folder:///b", "--name", "other")
+    assert answer.code == 2
+    assert "use their own store and backup.name; leave out --store and --name" in answer.err
+    remote = ("--orchestrator", "127.0.0.1:1")
+    assert "leave out --list and --name" in type_("backup", *remote, "--list", "--name", "other").err
+    monkeypatch.setenv("PODRACE_STORE", "folder:///b")
+    unreachable = type_("backup", *remote)
+    assert unreachable.code == 1
+    assert "nothing serves at 127.0.0.1:1" in unreachable.err, "the variable is for homes; the connection is checked"
+
+
+def test_the_backups_of_a_missing_home_can_be_listed_only_in_a_named_store(type_: Any, tmp_path: Path) -> None:
+    given = ("--list", "--home", str(tmp_path / "missing"))
+    answer = type_("backup", *given)
+    assert (answer.code, "there is no such home" in answer.err) == (2, True)
+    assert type_("backup", *given, "--store", f"folder://{tmp_path}/backups", "--json").json == []
+    assert not (tmp_path / "missing").exists()
 
 
 def kill_a_service_after(path: Path, number: int) -> None:
