@@ -49,6 +49,11 @@ def run_query(settings: Settings, query: Callable[[Client], Awaitable[int]]) -> 
 
     The query is repeated if the mesh stops meanwhile, because another command may have run that mesh.
     """
+    return run_asking_query(settings, lambda client, _: query(client))
+
+
+def run_asking_query(settings: Settings, query: Callable[[Client, Interrupts], Awaitable[int]]) -> int:
+    """Runs a query that prompts the user, as `run_query` does; its prompts are in `raised` blocks of the interrupts."""
 
     async def command(interrupts: Interrupts) -> int:
         attempts = 1 if settings.orchestrator else QUERY_ATTEMPTS
@@ -56,7 +61,7 @@ def run_query(settings: Settings, query: Callable[[Client], Awaitable[int]]) -> 
             attempts -= 1
             try:
                 async with open_client(settings, Use.QUERY, interrupts) as client:
-                    return await query(client)
+                    return await query(client, interrupts)
             except (Unavailable, DeadlineExceeded, Cancelled):
                 if not attempts:
                     raise

@@ -4,6 +4,7 @@ import click
 
 from podrace.cli import session
 from podrace.cli.session import find_tournament
+from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
@@ -25,11 +26,12 @@ def delete(settings: Settings, tournament: str, archive: bool, yes: bool) -> int
     if settings.as_json and not yes:
         raise InvalidArgument("--json: cannot ask for confirmation; add --yes")
 
-    async def query(client: Client) -> int:
+    async def query(client: Client, interrupts: Interrupts) -> int:
         found = await find_tournament(client, tournament, settings)
         name = found.tournament_id
         if not yes:
-            click.confirm(f"Delete {name} with the checkpoints of {found.agents} agents?", abort=True, err=True)
+            with interrupts.raised():
+                click.confirm(f"Delete {name} with the checkpoints of {found.agents} agents?", abort=True, err=True)
         await client.delete_tournament(name, archive=archive)
         if settings.as_json:
             show_json({"tournament_id": name, "deleted": True})
@@ -38,4 +40,4 @@ def delete(settings: Settings, tournament: str, archive: bool, yes: bool) -> int
         return 0
 
     session.require_tournaments(settings)
-    return session.run_query(settings, query)
+    return session.run_asking_query(settings, query)

@@ -13,6 +13,7 @@ from podrace.cli import EXIT_FAILED, session
 from podrace.cli.pruning.decisions import Criteria, PruningDecision, judge, leftover_logs, leftover_results
 from podrace.cli.results.origin import read_origin
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import plain_table
@@ -96,21 +97,24 @@ def prune(
     criteria = Criteria(_seconds(older_than), {state.upper() for state in states}, keep)
     selected = everything or bool(older_than or states or keep)
 
-    async def query(client: Client) -> int:
+    async def query(client: Client, interrupts: Interrupts) -> int:
         plan = await _plan(settings, client, criteria if selected else None, results=results, leftovers=leftovers)
         if not settings.as_json:
             _show_plan(plan)
         outcome = Outcome()
         if not dry_run and (plan.doomed or plan.files):
             if not yes:
-                things = formats.things(len(plan.doomed), "tournament")
-                click.confirm(f"Delete {things} and {formats.things(len(plan.files), 'file')}?", abort=True, err=True)
+                things = (
+                    f"{formats.things(len(plan.doomed), 'tournament')} and {formats.things(len(plan.files), 'file')}"
+                )
+                with interrupts.raised():
+                    click.confirm(f"Delete {things}?", abort=True, err=True)
             outcome = await _carry_out(client, plan, archive=archive)
         _conclude(settings, plan, outcome, dry_run=dry_run)
         return EXIT_FAILED if outcome.failures else 0
 
     session.require_tournaments(settings)
-    return session.run_query(settings, query)
+    return session.run_asking_query(settings, query)
 
 
 def _check(settings: Settings, selected: bool, leftovers: bool, *, dry_run: bool, yes: bool) -> None:

@@ -12,7 +12,8 @@ class Interrupts:
     """Counts the interrupts of a command and passes them to it.
 
     The first interrupt cancels the task of the command, which then cleans up. Within a `polite` block the first
-    interrupt sets an event instead, and the second one cancels the task. Cleanup code asks `ordered` whether to hurry.
+    interrupt sets an event instead, and the second one cancels the task. Within a `raised` block an interrupt raises
+    KeyboardInterrupt. Cleanup code asks `ordered` whether to hurry.
     """
 
     def __init__(self, task: "asyncio.Task[int]") -> None:
@@ -53,3 +54,16 @@ class Interrupts:
             yield self._request
         finally:
             self._request = None
+
+    @contextlib.contextmanager
+    def raised(self) -> Iterator[None]:
+        """Raises KeyboardInterrupt at an interrupt within the block, which blocks the event loop, as a prompt does."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.default_int_handler)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self.interrupt)

@@ -1,5 +1,6 @@
 """The command `podrace delete` on a fake mesh."""
 
+import signal
 from typing import Any
 
 import click
@@ -44,6 +45,27 @@ def test_it_is_deleted_only_with_consent(
     assert type_("delete", "latest", "--orchestrator", mesh.address).code == code
     assert questions == [f"Delete {NAME} with the checkpoints of 3 agents?"]
     assert asked(known) == ([NAME] if consent else [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("arguments", [("delete", "latest"), ("prune", "--all")])
+def test_a_signal_at_the_prompt_ends_the_command_and_nothing_is_deleted(
+    type_: Any,
+    mesh: Any,
+    known: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    arguments: tuple[str, ...],
+) -> None:
+    def interrupted(prompt: str) -> str:
+        signal.raise_signal(number)
+        return "y"
+
+    monkeypatch.setattr(click.termui, "visible_prompt_func", interrupted)
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert type_(*arguments, "--orchestrator", mesh.address).code == 130
+    assert asked(known) == []
+    assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
 
 def test_the_refusal_of_the_orchestrator_is_reported_in_one_line(type_: Any, mesh: Any, known: Any) -> None:
