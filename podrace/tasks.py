@@ -1,8 +1,10 @@
 """Waits for asyncio tasks and stops together, and wakes waiters repeatedly."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 async def finish_unless_stopped(task: "asyncio.Task[Any]", stop: "asyncio.Future[Any]") -> bool:
@@ -48,6 +50,25 @@ async def cancel_all(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def finish_in_thread(work: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:
+    """Runs a function in a thread and waits for its end, also if the caller is cancelled meanwhile.
+
+    For work under a lock: a thread cannot be cancelled, and would continue without the lock. A cancellation is raised
+    when the function has returned, and its result or error is dropped.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **keywords))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        task.exception()  # read, so that asyncio does not report it
+        raise cancelled
+    return task.result()
 
 
 async def wait_at_most(awaitable: Awaitable[object], seconds: float | None) -> bool:

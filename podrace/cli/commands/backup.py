@@ -28,6 +28,7 @@ from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim
 from podrace.mesh.service_process import listens
 from podrace.mesh.store_choice import DEADLINE_SECONDS, choose_store
+from podrace.tasks import finish_in_thread
 
 SERVICES = ("orchestrator", "leaderboard")
 LOCK_SECONDS = 5.0
@@ -93,9 +94,9 @@ def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str
             found = [one for service in SERVICES for one in Backups(opened, name, service).list()]
         else:
             async with _locked(folders):
-                opened = await asyncio.to_thread(_open_store, folders, store)
+                opened = await finish_in_thread(_open_store, folders, store)
                 found = [
-                    await asyncio.to_thread(_back_up, Backups(opened, name, service), path)
+                    await finish_in_thread(_back_up, Backups(opened, name, service), path)
                     for service, path in _databases(folders)
                 ]
         _show(found, as_json=as_json, nothing="there are no backups")
@@ -146,10 +147,10 @@ def restore(
         else:
             folders.make_home()
             async with _locked(folders):
-                opened = await asyncio.to_thread(_open_store, folders, store)
-                await asyncio.to_thread(_adopt_store, folders, opened)
+                opened = await finish_in_thread(_open_store, folders, store)
+                await finish_in_thread(_adopt_store, folders, opened)
                 wanted = dict(_databases(folders))
-                found = await asyncio.to_thread(_restore_all, opened, name, wanted, at, replace=replace)
+                found = await finish_in_thread(_restore_all, opened, name, wanted, at, replace=replace)
         if not found:
             raise NotFound(f"checkpoint store {opened.uri}: has no backups with the name {name!r}")
         _show(found, as_json=as_json, nothing="")

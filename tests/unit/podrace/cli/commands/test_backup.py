@@ -1,7 +1,10 @@
 """`podrace backup`, `podrace restore` and `podrace migrate --undo` on the database files of a home."""
 
+import asyncio
 import contextlib
+import fcntl
 import shutil
+import signal
 import socket
 import sqlite3
 from collections import Counter
@@ -115,6 +118,37 @@ def test_options_that_the_services_of_a_running_mesh_decide_are_refused(
     unreachable = type_("backup", *remote)
     assert unreachable.code == 1
     assert "nothing serves at 127.0.0.1:1" in unreachable.err, "the variable is for homes; the connection is checked"
+
+
+def test_an_interrupted_restore_keeps_the_lock_of_the_home_until_its_thread_has_finished(
+    type_: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[bool] = []
+
+    def restore_all(*arguments: Any, replace: bool) -> list[Any]:
+        loop.call_soon_threadsafe(signal.raise_signal, signal.SIGINT)
+        # The loop has handled the interrupt, and the cancellation that follows from it.
+        for _ in range(10):
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+        with Folders.of(home).lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                locked.append(True)
+        return []
+
+    loop: asyncio.AbstractEventLoop
+    real = backup.finish_in_thread
+
+    async def finish_in_thread(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        return await real(*arguments, **keywords)
+
+    monkeypatch.setattr(backup, "finish_in_thread", finish_in_thread)
+    monkeypatch.setattr(backup, "_restore_all", restore_all)
+    assert type_("restore", "--home", str(home)).code == 130
+    assert locked == [True]
 
 
 def test_the_backups_of_a_missing_home_can_be_listed_only_in_a_named_store(type_: Any, tmp_path: Path) -> None:
