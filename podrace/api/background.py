@@ -19,6 +19,7 @@ from podrace.tasks import cancel_all, finish_unless_stopped
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 
+CLOSED = "the mesh is closed; connect to it, or open it, again"
 _LOCK = threading.Lock()
 _LOOPS: list[asyncio.AbstractEventLoop] = []
 """The loop, once it runs."""
@@ -113,7 +114,7 @@ class HeldContext(Generic[Value]):
         """Awaits a coroutine for at most as long as the context lasts; raises as `run`."""
         if self.closed:
             work.close()
-            raise FailedPrecondition("the mesh is closed; connect to it, or open it, again")
+            raise FailedPrecondition(CLOSED)
         task = asyncio.ensure_future(work)
         try:
             if await finish_unless_stopped(task, self._task):

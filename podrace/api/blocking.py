@@ -10,14 +10,14 @@ Every method raises PodraceError.
 
 import concurrent.futures
 import threading
-from collections.abc import Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from podrace.api import aio, background
-from podrace.api.background import HeldContext
+from podrace.api.background import CLOSED, HeldContext
 from podrace.api.display import ProgressDisplay, progress_display
 from podrace.api.home import chosen_home
 from podrace.api.records import Agent, Candidate, Champion, Event, LearningPoint, Rows, TournamentStatus
@@ -26,6 +26,9 @@ from podrace.client import resolve
 from podrace.client.curve.points import CHAMPION
 from podrace.client.curve.reading import EPISODES
 from podrace.client.follow import DRAW_SECONDS, TournamentView
+from podrace.errors import FailedPrecondition
+from podrace.mesh.home import Folders
+from podrace.mesh.store_choice import choose_store
 from podrace.tournament.v1 import tournament_pb2
 
 if TYPE_CHECKING:
@@ -34,7 +37,24 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _HOMES_LOCK = threading.Lock()
-_HOMES: "dict[Path, Mesh]" = {}
+
+
+@dataclass
+class RunningHome:
+    """A mesh that this process runs, which stops when its last user closes it."""
+
+    held: HeldContext[aio.AsyncMesh]
+    users: int = 0
+
+    def leave(self) -> None:
+        """Counts one user less."""
+        with _HOMES_LOCK:
+            self.users -= 1
+            if not self.users:
+                self.held.close()
+
+
+_HOMES: dict[Path, RunningHome] = {}
 """Meshes that this process runs, by home."""
 
 
@@ -138,9 +158,9 @@ class Tournament:
 class Mesh:
     """A running mesh; a context manager that closes it at the end."""
 
-    def __init__(self, opening: AbstractAsyncContextManager[aio.AsyncMesh]) -> None:
-        """Opens a mesh; `connect` and `open_home` do so."""
-        self._held = HeldContext(opening)
+    def __init__(self, held: HeldContext[aio.AsyncMesh], leave: Callable[[], None]) -> None:
+        """Uses an open mesh until `leave` is called; `connect` and `open_home` create it."""
+        self._held, self._leave, self._left = held, leave, False
 
     def __enter__(self) -> Self:
         return self
@@ -161,15 +181,21 @@ class Mesh:
     @property
     def closed(self) -> bool:
         """Whether it is closed, or has stopped because of an error."""
-        return self._held.closed
+        return self._left or self._held.closed
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Runs a coroutine that calls the mesh, and returns its result."""
-        return self._held.run(work)
+        return background.run(self._within(work))
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> "concurrent.futures.Future[Result]":
         """Starts a coroutine that calls the mesh; its future has the result."""
-        return background.submit(self._held.within(work))
+        return background.submit(self._within(work))
+
+    async def _within(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._left:
+            work.close()
+            raise FailedPrecondition(CLOSED)
+        return await self._held.within(work)
 
     def train(
         self,
@@ -190,8 +216,10 @@ class Mesh:
         return Tournament(self, self.run(self._held.value.tournament(name)))
 
     def close(self) -> None:
-        """Closes the connections, and stops the processes of a mesh that `open_home` runs."""
-        self._held.close()
+        """Closes the connections. A mesh of a home stops when all that `open_home` and `train` returned are closed."""
+        if not self._left:
+            self._left = True
+            self._leave()
 
 
 def connect(address: str) -> Mesh:
@@ -200,26 +228,31 @@ def connect(address: str) -> Mesh:
     Raises:
         Unavailable: It does not answer.
     """
-    return Mesh(aio.connect(address))
+    held = HeldContext(aio.connect(address))
+    return Mesh(held, held.close)
 
 
 def open_home(home: str | Path | None = None, *, store: str = "") -> Mesh:
     """Runs the mesh of a home until it is closed or the process exits.
 
-    A second call for the same home returns the mesh that runs already.
+    Further calls for the same home use the mesh that runs already. It stops when each of its users has closed it.
 
     Args:
         home: Folder of the mesh, as `--home` of the command. Default: PODRACE_HOME, or `podrace-home`.
         store: Checkpoint store of a new home. Default: PODRACE_STORE, or a folder in the home.
 
     Raises:
-        FailedPrecondition: Another process runs a mesh there, or a service does not start.
+        FailedPrecondition: Another process runs a mesh there, a service does not start, or the home has another store.
     """
     folder = chosen_home(home).expanduser().resolve()
     with _HOMES_LOCK:
-        if folder not in _HOMES or _HOMES[folder].closed:
-            _HOMES[folder] = Mesh(aio.open_home(folder, store=store))
-        return _HOMES[folder]
+        running = _HOMES.get(folder)
+        if running is None or running.held.closed:
+            running = _HOMES[folder] = RunningHome(HeldContext(aio.open_home(folder, store=store)))
+        elif store:
+            choose_store(Folders.of(folder), store, writes=True)
+        running.users += 1
+    return Mesh(running.held, running.leave)
 
 
 def train(
@@ -234,7 +267,8 @@ def train(
 ) -> Tournament:
     """Trains a tournament, on the mesh of a home or on a mesh that runs elsewhere.
 
-    An interrupt (Ctrl-C) stops the tournament; `Tournament.resume` continues it.
+    An interrupt (Ctrl-C) stops the tournament; `Tournament.resume` continues it. The mesh of a home runs until the
+    process exits, or until `close` of `Tournament.mesh`.
 
     Args:
         specification: A TOML file, its content as nested dictionaries, or a message.

@@ -59,7 +59,9 @@ def test_cartpole_is_trained_to_475_and_its_champion_acts(home):
     assert sum(returns) / len(returns) >= 475
     other = tournament.load_policy(board[-1].candidate_id[:16])
     assert other.members[0].manifest_digest == board[-1].candidate_id
-    assert podrace.open_home(home.path) is tournament.mesh
+    with podrace.open_home(home.path) as again:
+        assert again.address == tournament.mesh.address
+    assert tournament.status().state == "completed", "its mesh still runs"
     tournament.mesh.close()
     assert not home.left_behind()
 
