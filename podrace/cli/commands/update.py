@@ -14,6 +14,7 @@ from podrace.cli.views import json_shapes
 from podrace.client import Client
 from podrace.client.hyperparameters import read_of_champion
 from podrace.errors import InvalidArgument
+from podrace.listing.labels import check_labels
 from podrace.specification import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -45,10 +46,14 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...], labe
     if not overrides and not labels:
         raise InvalidArgument("update: nothing to change; name it with --set KEY=VALUE or --label KEY=VALUE")
     changes, (given, removed) = read_changes(overrides), read_labels(labels)
+    check_labels(dict.fromkeys(removed, ""))
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
         changed = found
+        # Checked before anything changes, because limits and labels are changed by two calls.
+        kept = {key: value for key, value in found.labels.items() if key not in removed}
+        check_labels(kept | given)
         if overrides:
             changed = await client.update_tournament(found.tournament_id, changes)
         if labels:

@@ -34,3 +34,12 @@ def test_a_key_that_cannot_be_changed_is_refused_by_name(type_: Any, mesh: Any, 
     assert answer.code == 2
     assert line in answer.err
     assert mesh.known.requests == []
+
+
+@pytest.mark.parametrize(("label", "line"), [("team=a b", "labels.team"), ("a b-", "the key 'a b'")])
+def test_nothing_is_changed_if_a_label_is_not_allowed(type_: Any, mesh: Any, label: str, line: str) -> None:
+    changes = ("--set", "pool.maximum_pods=3", "--label", label)
+    answer = type_("update", "latest", *changes, "--orchestrator", mesh.address)
+    assert answer.code == 2
+    assert line in answer.err
+    assert mesh.known.requests == []
