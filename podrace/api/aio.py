@@ -130,7 +130,9 @@ class AsyncTournament:
         """
         client = self.client
         read = client.list_submissions if all_submissions else client.list_board
-        return Rows(translation.candidate_of(one) for one in await read(self._tournament, filter, order_by))
+        return Rows(
+            (translation.candidate_of(one) for one in await read(self._tournament, filter, order_by)), kind=Candidate
+        )
 
     async def champion(self) -> Champion:
         """Returns its best policy, which is final once it has ended.
@@ -149,12 +151,12 @@ class AsyncTournament:
     async def agents(self, *, filter: str = "", order_by: str = "") -> Rows[Agent]:
         """Returns its agents by number; `filter` and `order_by` as of `candidates`."""
         found = await self.client.list_agents(self._tournament, filter, order_by)
-        return Rows(translation.agent_of(one) for one in found)
+        return Rows((translation.agent_of(one) for one in found), kind=Agent)
 
     async def events(self, *, filter: str = "", order_by: str = "") -> Rows[Event]:
         """Returns its events, oldest first; `filter` and `order_by` as of `candidates`."""
         found = await self.client.list_events(self.tournament_id, filter, order_by)
-        return Rows(translation.event_of(one) for one in found)
+        return Rows((translation.event_of(one) for one in found), kind=Event)
 
     async def curve(
         self, of: str = CHAMPION, *, episodes: int = EPISODES, seed: int = 0, stochastic: bool = False
@@ -179,7 +181,7 @@ class AsyncTournament:
         points, failures = await read_curve(self.client, current, snapshots, settings, _ignore)
         if failures and not points:
             raise FailedPrecondition(f"no snapshot could be evaluated: {next(iter(failures.values()))}")
-        return Rows(translation.point_of(one) for one in points)
+        return Rows((translation.point_of(one) for one in points), kind=LearningPoint)
 
     async def load_policy(self, candidate_id: str = "", *, agent: str = "", threads: int = 1) -> "Policy":
         """Loads a policy that acts on observations of Gymnasium environments, with numpy and ONNX Runtime alone.
@@ -256,7 +258,10 @@ class AsyncMesh:
         Raises:
             InvalidArgument: The filter or the order cannot be used.
         """
-        return Rows(translation.status_of(one) for one in await self.client.list_tournaments(filter, order_by))
+        return Rows(
+            (translation.status_of(one) for one in await self.client.list_tournaments(filter, order_by)),
+            kind=TournamentStatus,
+        )
 
     async def tournament(self, name: str = resolve.LATEST) -> AsyncTournament:
         """Returns a tournament.

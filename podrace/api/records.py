@@ -1,6 +1,6 @@
 """Defines what the Python interface returns: frozen dataclasses, and lists of them that become pandas frames."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +14,16 @@ Row = TypeVar("Row")
 
 
 class Rows(list[Row]):
-    """A list of dataclasses, all of one kind."""
+    """A list of dataclasses, all of one kind.
+
+    Args:
+        rows: The dataclasses.
+        kind: Their class, which names the columns of an empty list; None: an empty list has no columns.
+    """
+
+    def __init__(self, rows: Iterable[Row] = (), *, kind: type[Row] | None = None) -> None:
+        super().__init__(rows)
+        self._kind = kind
 
     def to_frame(self) -> "pandas.DataFrame":
         """Returns a pandas frame with one row for each entry and one column for each field.
@@ -26,7 +35,9 @@ class Rows(list[Row]):
             import pandas
         except ImportError:
             raise Unimplemented("to_frame() needs the package pandas: pip install pandas") from None
-        return pandas.DataFrame([{one.name: getattr(row, one.name) for one in fields(row)} for row in self])  # type: ignore[arg-type]
+        kind = self._kind or (type(self[0]) if self else None)
+        columns = [one.name for one in fields(kind)] if kind else []  # type: ignore[arg-type]
+        return pandas.DataFrame([[getattr(row, name) for name in columns] for row in self], columns=columns)
 
 
 @dataclass(frozen=True)

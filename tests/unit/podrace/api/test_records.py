@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import podrace
 from podrace.api import records, specifications, translation
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.client.curve.points import CurvePoint
@@ -22,6 +23,21 @@ def test_a_frame_has_a_row_for_each_record_and_a_column_for_each_field() -> None
     frame = records.Rows(translation.event_of(one) for one in events).to_frame()
     assert list(frame.columns) == ["sequence", "time", "kind", "message", "pod_id", "agent_id"]
     assert frame["message"].tolist() == ["pod p1", "pod p2"]
+
+
+def test_an_empty_frame_has_the_columns_of_its_kind(mesh: Any, known: Any) -> None:
+    pytest.importorskip("pandas")
+    known.events, known.lineage, known.board = [], [], []
+    with podrace.connect(mesh.address) as opened:
+        tournament = opened.tournament()
+        for rows, column in (
+            (tournament.events(), "message"),
+            (tournament.agents(), "seed"),
+            (tournament.candidates(), "rank"),
+        ):
+            frame = rows.to_frame()
+            assert (len(frame), column in frame.columns) == (0, True)
+    assert list(records.Rows[Any]().to_frame().columns) == []
 
 
 def test_a_frame_without_pandas_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
