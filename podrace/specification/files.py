@@ -108,17 +108,17 @@ def _table_lines(values: Mapping[str, Any], path: str) -> list[str]:
     inline = path.endswith(".hyperparameters") or path == "environment.search"
     plain = {key: value for key, value in values.items() if inline or not isinstance(value, Mapping)}
     lines = ["", f"[{path}]"] if path and (plain or not values) else []
-    lines += [f"{_key(key)} = {toml_literal(value)}" for key, value in plain.items()]
+    lines += [f"{toml_key(key)} = {toml_literal(value)}" for key, value in plain.items()]
     for key, value in values.items():
         if key not in plain:
-            lines += _table_lines(value, f"{path}.{_key(key)}" if path else _key(key))
+            lines += _table_lines(value, f"{path}.{toml_key(key)}" if path else toml_key(key))
     return lines
 
 
 def toml_literal(value: Any) -> str:
     """Returns a value as TOML; a mapping becomes an inline table."""
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(key)} = {toml_literal(item)}' for key, item in value.items())} }}"
+        return f"{{ {', '.join(f'{toml_key(key)} = {toml_literal(item)}' for key, item in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(toml_literal(item) for item in value)}]"
     if isinstance(value, str):
@@ -127,5 +127,6 @@ def toml_literal(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
-def _key(key: str) -> str:
+def toml_key(key: str) -> str:
+    """Returns one part of a key as TOML, in quotes if it needs them."""
     return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else quoted(key)

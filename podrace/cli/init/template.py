@@ -9,9 +9,10 @@ from typing import Any
 from podrace.cli.init.environments import action_kind, known_environment
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
+from podrace.printable import printable
 from podrace.specification import resolve
 from podrace.specification.catalog import ALGORITHMS, SIMULATORS
-from podrace.specification.files import toml_literal
+from podrace.specification.files import toml_key, toml_literal
 from podrace.specification.known.simulators import of_teams
 
 LONGEST_NAME = 40
@@ -60,7 +61,7 @@ def specification_text(choices: Choices, file: str) -> str:
         )
     if not choices.wall_clock and choices.target_return is None:
         raise InvalidArgument("--duration, --target: give at least one, otherwise the tournament would never end")
-    text = "\n".join(part for part in _parts(choices, file) if part)
+    text = "\n".join(part for part in _parts(choices, printable(file)) if part)
     resolve.resolve(resolve.parse(tomllib.loads(text), source="init"))
     return text
 
@@ -115,7 +116,7 @@ name = {toml_literal(name)}
 seed = 1
 """,
         _environment(choices),
-        *(_algorithm(algorithm, images=known.images) for algorithm in choices.algorithms),
+        *(_algorithm(algorithm, images=known.images) for algorithm in dict.fromkeys(choices.algorithms)),
         _objective(choices),
         f"""\
 # Pods train agents at the same time, each on its own cores.
@@ -153,7 +154,7 @@ def _environment(choices: Choices) -> str:
     lines += [f"id = {toml_literal(choices.environment)}", f"count = {known.count}", ""]
     if choices.options:
         lines += ["# Options of the simulator.", "[environment.options]"]
-        lines += [f"{key} = {toml_literal(value)}" for key, value in choices.options.items()] + [""]
+        lines += [f"{toml_key(key)} = {toml_literal(value)}" for key, value in choices.options.items()] + [""]
     return "\n".join(lines)
 
 

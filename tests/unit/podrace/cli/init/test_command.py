@@ -30,6 +30,24 @@ def test_a_specification_can_be_written_from_options_alone(type_: Any) -> None:
     assert spec.environment.options["max_episode_steps"] == 500
 
 
+@pytest.mark.parametrize("key", ["a b", "é", "a#", "[a]", 'say"so', "a.b c"])
+def test_every_key_of_an_option_is_written_as_toml(type_: Any, key: str) -> None:
+    assert type_("init", "specs.toml", "--option", f"{key}=1").code == 0
+    options = load(Path("specs.toml")).environment.options
+    *parents, last = key.split(".")
+    assert (options[parents[0]] if parents else options)[last] == 1
+
+
+def test_an_algorithm_that_is_named_twice_is_written_once(type_: Any) -> None:
+    assert type_("init", "specs.toml", "--algorithm", "ppo", "--algorithm", "ppo").code == 0
+    assert list(load(Path("specs.toml")).algorithms) == ["ppo"]
+
+
+def test_the_name_of_the_file_stays_within_its_comments(type_: Any) -> None:
+    assert type_("init", "a\nseed = 7.toml").code == 0
+    assert load(Path("a\nseed = 7.toml")).seed == 1
+
+
 def test_an_existing_file_is_replaced_only_by_force(type_: Any) -> None:
     Path("cartpole.toml").write_text("mine")
     answer = type_("init")
