@@ -13,6 +13,7 @@ import click
 
 from podrace.cli import EXIT_FAILED
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.interrupts import terminated_as_interrupted
 from podrace.cli.terminal.options import output_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.errors import BY_CODE, Internal
@@ -120,14 +121,15 @@ def ask(request: Mapping[str, Any], deadline_seconds: float = DEADLINE_SECONDS) 
         Internal: The process did not answer.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", WORKER],
-            input=json.dumps(request),
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=deadline_seconds,
-            check=False,
-        )
+        with terminated_as_interrupted():  # then subprocess.run kills the process
+            done = subprocess.run(
+                [sys.executable, "-m", WORKER],
+                input=json.dumps(request),
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=deadline_seconds,
+                check=False,
+            )
     except subprocess.TimeoutExpired:
         raise Internal(f"data: not done after {deadline_seconds:g} s") from None
     if done.returncode:

@@ -8,6 +8,16 @@ from collections.abc import Iterator
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Makes SIGTERM raise KeyboardInterrupt during the block, as Ctrl-C does, for commands without an event loop."""
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 class Interrupts:
     """Counts the interrupts of a command and passes them to it.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -132,3 +133,29 @@ def test_a_worker_that_crashes_or_is_too_slow_is_an_internal_error(monkeypatch: 
     monkeypatch.setattr(subprocess, "run", never)
     with pytest.raises(Internal, match="not done after 2 s"):
         data.ask({"verb": "check", "file": "x"}, deadline_seconds=2)
+
+
+def test_sigterm_ends_the_command_and_its_process(type_: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Waiting(subprocess.Popen[str]):
+        def __init__(self, arguments: list[str], **named: Any) -> None:
+            super().__init__([sys.executable, "-c", "import signal; print(flush=True); signal.pause()"], **named)
+            started.append(self)
+
+        def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+            assert self.stdout is not None
+            self.stdout.readline()
+            signal.raise_signal(signal.SIGTERM)
+            raise AssertionError("the signal had no effect")
+
+    monkeypatch.setattr(subprocess, "run", REAL)
+    monkeypatch.setattr(subprocess, "Popen", Waiting)
+    # Without a handler of the command, the signal would end the process of the tests.
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert type_("data", "check", "prices.npz").code == 130
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    (process,) = started
+    assert process.returncode == -signal.SIGKILL
