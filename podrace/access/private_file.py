@@ -18,22 +18,26 @@ def read_private_file(path: Path) -> bytes:
         FailedPrecondition: It cannot be read, or others can read it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            mode = stat.S_IMODE(status.st_mode)
+            # Files of a Kubernetes Secret belong to root, and this process may read them because it is in their group.
+            others = 0o077 if status.st_uid == os.geteuid() else 0o037
+            if mode & others:
+                raise FailedPrecondition(
+                    f"{path}: other users can read it (mode {mode:04o}); chmod 600 {path}, and remove the file if they"
+                    " may have read it: it is made again"
+                )
+            return file.read()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise FailedPrecondition(f"{path}: cannot be read: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        mode = stat.S_IMODE(status.st_mode)
-        # Files of a Kubernetes Secret belong to root, and this process may read them because it is in their group.
-        others = 0o077 if status.st_uid == os.geteuid() else 0o037
-        if mode & others:
-            raise FailedPrecondition(
-                f"{path}: other users can read it (mode {mode:04o}); chmod 600 {path}, and remove the file if they may"
-                " have read it: it is made again"
-            )
-        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; a pipe that nothing writes to does not block."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def make_private_file(path: Path, make: Callable[[], bytes]) -> bytes:

@@ -33,6 +33,11 @@ async def find_checkpoints(client: Client, subject: str, *, where: str) -> tuple
     return tournament, await client.get_champion_members(tournament)
 
 
+def names_tournament(subject: str, tournament: Tournament) -> bool:
+    """Returns whether the user named a tournament that was found, and not one of its agents or candidates."""
+    return subject == resolve.LATEST or tournament.tournament_id.startswith(subject)
+
+
 def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
     """Returns the agent's candidate that ranks best on the board, or its last submission if none is there."""
     own = [candidate for candidate in candidates if candidate.agent_id == agent_id]

@@ -96,16 +96,17 @@ class Caller:
         return answer
 
 
-async def check_reachable(channel: grpc.aio.Channel, address: str) -> None:
-    """Waits until a connection is open.
+async def check_reachable(channel: grpc.aio.Channel, address: str, most_seconds: float) -> None:
+    """Waits until a connection is open, for at most CONNECT_SECONDS and the time that the caller has.
 
     Raises:
         Unavailable: There is none.
     """
+    seconds = min(CONNECT_SECONDS, most_seconds)
     try:
-        await rpc.wait_until_ready(channel, CONNECT_SECONDS)
+        await rpc.wait_until_ready(channel, seconds)
     except Unavailable:
         raise Unavailable(
-            f"{address}: no connection within {CONNECT_SECONDS:g} s; start the service first, and if it uses TLS, set "
+            f"{address}: no connection within {seconds:g} s; start the service first, and if it uses TLS, set "
             "PODRACE_TLS_CERTIFICATE_FILE, PODRACE_TLS_KEY_FILE and PODRACE_TLS_AUTHORITY_FILE"
         ) from None

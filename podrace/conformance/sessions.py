@@ -65,6 +65,11 @@ class Examination:
     notify: Callable[[str], None] = print
     """Receives what the user has to do meanwhile, in one line."""
 
+    @property
+    def connect_seconds(self) -> float:
+        """Longest wait for the connection."""
+        return min(self.deadline_seconds, self.most_seconds)
+
 
 async def examine(wanted: Examination) -> Report:
     """Examines a service.
@@ -107,7 +112,7 @@ def read_token(path: Path) -> TokenSource:
 async def _examine_simulator(wanted: Examination) -> Report:
     judge = judge_of("simulator")
     async with rpc.connect(wanted.address, token=wanted.token, third_party=True) as channel:
-        await check_reachable(channel, wanted.address)
+        await check_reachable(channel, wanted.address, wanted.connect_seconds)
         parts = simulator.parts(
             channel,
             judge,
@@ -122,7 +127,7 @@ async def _examine_simulator(wanted: Examination) -> Report:
 async def _examine_evolution(wanted: Examination) -> Report:
     judge = judge_of("evolution")
     async with rpc.connect(wanted.address, token=wanted.token, third_party=True) as channel:
-        await check_reachable(channel, wanted.address)
+        await check_reachable(channel, wanted.address, wanted.connect_seconds)
         parts = evolution.parts(channel, judge, spec=wanted.spec, most_seconds=wanted.deadline_seconds)
         return await run_parts("evolution", wanted.address, judge, parts, most_seconds=wanted.most_seconds)
 
@@ -133,7 +138,7 @@ async def _examine_evaluator(wanted: Examination) -> Report:
         rpc.connect(wanted.address, token=wanted.token, third_party=True) as channel,
         tensor_server(wanted.listen, insecure=wanted.insecure) as blocks,
     ):
-        await check_reachable(channel, wanted.address)
+        await check_reachable(channel, wanted.address, wanted.connect_seconds)
         parts = evaluator.parts(
             channel,
             judge,
@@ -151,7 +156,7 @@ async def _examine_worker(wanted: Examination) -> Report:
         rpc.connect(wanted.address, token=wanted.token, third_party=True) as channel,
         tensor_server(wanted.listen, insecure=wanted.insecure) as blocks,
     ):
-        await check_reachable(channel, wanted.address)
+        await check_reachable(channel, wanted.address, wanted.connect_seconds)
         environment = EnvironmentSpec(id=wanted.environment, count=slots.ENVIRONMENTS, options=wanted.options)
         parts = worker.parts(channel, judge, blocks, environment=environment, most_seconds=wanted.deadline_seconds)
         return await run_parts("worker", wanted.address, judge, parts, most_seconds=wanted.most_seconds)

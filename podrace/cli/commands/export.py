@@ -19,7 +19,7 @@ from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher, FetchedCheckpoint
-from podrace.client.named_checkpoints import find_checkpoints
+from podrace.client.named_checkpoints import find_checkpoints, names_tournament
 from podrace.errors import InvalidArgument
 from podrace.mesh.home_lock import Use
 from podrace.qualification.supervision import check_installed
@@ -56,6 +56,8 @@ def export(
         async with session.open_client(settings, Use.QUERY, interrupts) as client:
             tournament, checkpoints = await find_checkpoints(client, subject, where=settings.where)
             if top:
+                if not names_tournament(subject, tournament):
+                    raise InvalidArgument(f"--top: {subject} is one candidate; name its tournament, or leave out --top")
                 board = await client.list_board(tournament)
                 checkpoints = [checkpoint_of(candidate) for candidate in best_of_agents(board, top)]
             fetched = await _fetched(tournament, checkpoints)

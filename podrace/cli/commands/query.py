@@ -88,16 +88,19 @@ def events(settings: Settings, tournament: str, kinds: tuple[str, ...], conditio
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
         every = await client.list_events(found.tournament_id, condition, order)
+        chosen = [event for event in every if not kinds or event.kind in kinds]
+        if kinds and condition:
+            every = await client.list_events(found.tournament_id)
         existing = sorted({event.kind for event in every})
         if missing := [kind for kind in kinds if kind not in existing]:
             kinds_of = f"only events of kind {', '.join(existing)}" if existing else "no events"
             raise InvalidArgument(f"--kind {missing[0]}: {found.tournament_id} has {kinds_of}")
-        chosen = [event for event in every if not kinds or event.kind in kinds]
         if settings.as_json:
             show_json([json_shapes.event(event) for event in chosen])
         else:
             table = tables.events_table(chosen, found.tournament_id, dated=True)
-            show_result(table if chosen else f"{found.tournament_id} has no events")
+            nothing = f"has no event that matches {condition!r}" if condition else "has no events"
+            show_result(table if chosen else f"{found.tournament_id} {nothing}")
         return 0
 
     session.require_tournaments(settings)

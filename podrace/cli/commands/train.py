@@ -71,7 +71,9 @@ def train(
 
     SPEC is a TOML file. Ctrl-C stops the tournament and keeps its results. A second Ctrl-C does not wait for its pods.
     """
-    _check(spec, resume, [*overrides, *filter(None, [ancestor]), *labels], print_config or only_check)
+    _check(
+        spec, resume, [*overrides, *filter(None, [ancestor]), *labels], print_config=print_config, only_check=only_check
+    )
     given, removed = read_labels(labels)
     if removed:
         raise InvalidArgument(f"--label {removed[0]}-: a new tournament has no label to remove")
@@ -113,16 +115,18 @@ async def _only_check(settings: Settings, specification: TournamentSpec, interru
     return EXIT_FAILED if violations else 0
 
 
-def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_config: bool) -> None:
+def _check(spec: Path | None, resume: str, overrides: Sequence[str], *, print_config: bool, only_check: bool) -> None:
     if spec is None and not resume:
         raise InvalidArgument(
             "train: name a specification, for instance examples/cartpole.toml, or --resume TOURNAMENT"
         )
+    if print_config and only_check:
+        raise InvalidArgument("train: --print-config and --check: give only one of them")
     if spec is not None and resume:
         raise InvalidArgument(
             f"train: {spec} and --resume {resume}: a tournament keeps its specification; give only one"
         )
-    if resume and (overrides or print_config):
+    if resume and (overrides or print_config or only_check):
         raise InvalidArgument(
             "train: --set, --label, --print-config, --check and --ancestor need a specification and cannot be used with"
             " --resume"

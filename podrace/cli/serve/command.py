@@ -20,7 +20,7 @@ from podrace.cli.continuous.journal import read_journal
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
-from podrace.client.named_checkpoints import find_checkpoints
+from podrace.client.named_checkpoints import find_checkpoints, names_tournament
 from podrace.errors import InvalidArgument, NotFound, Unimplemented
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
@@ -112,7 +112,7 @@ async def _source_keys(
     client = await stack.enter_async_context(session.open_client(settings, Use.QUERY, interrupts))
     tournament, checkpoints = await find_checkpoints(client, subject, where=settings.where)
     found = {"orchestrator": client.address, "tournament": tournament.tournament_id}
-    if subject == "latest" or tournament.tournament_id.startswith(subject):
+    if names_tournament(subject, tournament):
         return found
     if len(checkpoints) > 1:
         raise InvalidArgument(f"{subject}: an ensemble cannot be pinned; export it, and serve the folder")

@@ -79,6 +79,8 @@ def test_an_address_where_nothing_listens_is_reported_in_one_line(
     assert main(["conform", address, "--as", "simulator"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {address}: no connection within 0.2 s; start the service first")
+    assert main(["conform", address, "--as", "simulator", "--deadline", "0.1", "--seconds", "1"]) == 1
+    assert f"{address}: no connection within 0.1 s" in capsys.readouterr().err
 
 
 class Slow(foreign_plugins.Plugin):

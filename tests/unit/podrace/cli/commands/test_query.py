@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from podrace.cli import session
+from podrace.client import Client
 from podrace.client.calls import leaderboard
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, ListEventsRequest
@@ -179,3 +180,20 @@ def test_a_home_that_cannot_be_written_is_reported_in_one_line(
         f"error: {tmp_path}/file/home cannot be created: Not a directory; choose another folder with --home or"
         " PODRACE_HOME\n"
     )
+
+
+def test_a_filter_does_not_change_which_kinds_of_events_exist(
+    type_: Any, mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (event,) = mesh.known.events
+
+    async def list_events(self: Client, tournament_id: str, filter: str = "", order_by: str = "") -> list[Any]:
+        return [] if filter else [event]
+
+    monkeypatch.setattr(Client, "list_events", list_events)
+    filtered = ("events", "latest", "--orchestrator", mesh.address, "--filter", "pod_id = x")
+    empty = "cartpole-abc123 has no event that matches 'pod_id = x'\n"
+    assert type_(*filtered).out == empty
+    assert type_(*filtered, "--kind", event.kind).out == empty
+    answer = type_(*filtered, "--kind", "other")
+    assert (answer.code, f"has only events of kind {event.kind}" in answer.err) == (2, True)

@@ -268,6 +268,10 @@ def test_a_completed_tournament_is_not_resumed(type_: Any, mesh: Any) -> None:
             ["train", "--resume", "x", "--set", "seed=1"],
             "train: --set, --label, --print-config, --check and --ancestor need a spec",
         ),
+        (
+            ["train", "good.toml", "--check", "--print-config"],
+            "train: --print-config and --check: give only one of them",
+        ),
         (["train", "--resume", "x"], "podrace-home: there are no tournaments"),
         (["trian"], "podrace: unknown command 'trian'; did you mean 'train'?"),
     ],
