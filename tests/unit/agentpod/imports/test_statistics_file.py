@@ -74,7 +74,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_file_of_anything_else_is_refused(tmp_path: Path, name: str) -> None:
     file = written(tmp_path / "file", HOSTILE[name])
-    # In a process of its own: pointers out of a file would end it.
+    # In another process, because pointers out of a file would end it.
     code = (
         "import sys; from pathlib import Path; from podrace.errors import InvalidArgument\n"
         "from agentpod.imports.statistics_file import read_statistics\n"
