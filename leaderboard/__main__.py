@@ -66,7 +66,7 @@ async def serve(config: Config) -> None:
 async def _serve_from(
     state: Database, store: CheckpointStore, config: Config, location: DatabaseLocation, backed_up: BackedUpDatabase
 ) -> None:
-    watch, urgent = SubmissionWatch(), asyncio.Event()
+    watch, urgent, own = SubmissionWatch(), asyncio.Event(), config.server
     plugins = PluginPool(config.plugins, config.runtime_folder, config.allow)
     owners = await TournamentOwners.load(state)
     if config.backup.rebuild:
@@ -81,15 +81,14 @@ async def _serve_from(
     snapshots, delivery = SnapshotRecorder(state, store), CheckpointDelivery(store)
     renew = {"renew_after_seconds": config.collect_grace_seconds / 2}
     stores, backups = StoreAccess(state, store, **renew), BackupAccess(store, config.backup.name, **renew)
-    listen, insecure = config.server.listen, config.server.insecure
-    access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, listen, insecure=insecure)
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, own.listen, insecure=own.insecure)
     deletion = TournamentDeletion(state, store, owners, watch, on_deleted=stores.forget, check_leads=leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
         *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up, backups),
     )
     served.append(delivery_service(delivery))
-    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), check_leads=leads)
+    server = await Server.start(own, served, guard=access.guard(owners, scoped=()), check_leads=leads)
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)

@@ -152,8 +152,7 @@ class ServiceAccess:
             role: Role of the service, a value of the contract's Role.
             listen: Address that it listens on.
             called: Addresses of the services that it calls.
-            insecure: Whether the operator has set `--insecure`: every caller has all roles if other machines reach the
-                service without TLS.
+            insecure: Whether every caller has all roles if other machines reach the service without TLS.
             audiences: Audiences of the signed tokens that it accepts; read with each call.
             environ: Environment of the process.
 
@@ -183,9 +182,7 @@ class ServiceAccess:
             authenticators += _certificates(environ)
         elif insecure and not is_local(listen):
             # Tokens are not sent there without TLS, so no caller could identify itself.
-            _log.warning(
-                "every caller that reaches this address has all roles, because there is no TLS", address=listen
-            )
+            _log.warning("without TLS, every caller that reaches this address has all roles", address=listen)
             authenticators.append(AnyoneAuthenticator())
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(map(is_local, called))

@@ -87,7 +87,7 @@ async def _abandon(client: Client, evaluation_id: str) -> None:
         await asyncio.gather(call, return_exceptions=True)
         raise
     except PodraceError:
-        pass  # The pods play it in vain.
+        pass  # It is played to its end, and its result is not read.
 
 
 async def awaited(

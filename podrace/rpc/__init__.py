@@ -4,8 +4,8 @@ Servicers raise PodraceError and callers catch PodraceError; only this package u
 its deadline.
 """
 
+from podrace.access.sending import is_local
 from podrace.rpc.channel import call, connect, send, service_config, stream, wait_until_ready, wait_until_serving
-from podrace.rpc.listening import is_local
 from podrace.rpc.server import (
     LARGEST_MESSAGE_BYTES,
     LIVENESS,

@@ -100,7 +100,7 @@ class JobQueue:
             raise ResourceExhausted(f"{self._unfinished} jobs wait or run already; try again when one has ended")
         own = sum(job.person == person and not job.ended for job in self._jobs.values())
         if person and 0 < self._unfinished_of_person <= own:
-            raise ResourceExhausted(f"{own} jobs of yours wait or run already; try again when one has ended")
+            raise ResourceExhausted(f"{own} of your jobs wait or run already; try again when one has ended")
         self._jobs.pop(key, None)
         job = self._jobs[key] = Job(key, tournament_id, person)
         task = asyncio.create_task(self._run(job, work))

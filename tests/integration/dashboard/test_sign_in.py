@@ -212,7 +212,7 @@ async def test_one_person_does_not_take_all_places_of_reports(
     for name in names[:3]:
         await browser.post(f"tournaments/{name}/report", body)
     refused = await browser.post(f"tournaments/{names[3]}/report", body, 429)
-    assert "3 jobs of yours" in refused["error"]
+    assert "3 of your jobs" in refused["error"]
     async with Browser.open(url) as other:
         # Another session of the same person.
         await other.sign_in(token(key))

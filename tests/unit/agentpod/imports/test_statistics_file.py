@@ -57,15 +57,18 @@ def test_statistics_that_were_not_used_are_refused(tmp_path: Path) -> None:
             read_statistics(written(tmp_path / "file", np.array(MEAN), norm_obs=norm_obs), 3)
 
 
+BUFFERED: Any = np.zeros(1).__reduce_ex__(5)[0]
+SCALAR: Any = np.float64(0.0).__reduce__()[0]
+"""Functions of NumPy that pickles of arrays and numbers call."""
 HOSTILE = {
     "pointers": Call(np.ndarray, (3,), np.dtype("O"), b"A" * 24),
-    "buffered pointers": Call(np._core.numeric._frombuffer, b"A" * 24, np.dtype("O"), (3,), "C"),
-    "pointer": Call(np._core.multiarray.scalar, np.dtype("O"), b"A" * 8),
+    "buffered pointers": Call(BUFFERED, b"A" * 24, np.dtype("O"), (3,), "C"),
+    "pointer": Call(SCALAR, np.dtype("O"), b"A" * 8),
     "records": np.zeros(3, [("x", "O")]),
     "objects": np.array([1, None, "x"], dtype=object),
     "texts": np.array(["a", "b", "c"]),
-    "too few bytes": Call(np._core.numeric._frombuffer, b"A" * 4, np.dtype("f8"), (3,), "C"),
-    "another shape": Call(np._core.numeric._frombuffer, b"A" * 24, np.dtype("f8"), (2**70,), "C"),
+    "too few bytes": Call(BUFFERED, b"A" * 4, np.dtype("f8"), (3,), "C"),
+    "another shape": Call(BUFFERED, b"A" * 24, np.dtype("f8"), (2**70,), "C"),
     "a class": np.ndarray,
     "nothing": None,
 }
@@ -74,7 +77,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_file_of_anything_else_is_refused(tmp_path: Path, name: str) -> None:
     file = written(tmp_path / "file", HOSTILE[name])
-    # In a process of its own: pointers out of a file would end it.
+    # In a child process: pointers out of a file would end it.
     code = (
         "import sys; from pathlib import Path; from podrace.errors import InvalidArgument\n"
         "from agentpod.imports.statistics_file import read_statistics\n"

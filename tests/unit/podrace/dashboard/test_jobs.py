@@ -57,7 +57,7 @@ async def test_one_person_has_a_limited_number_of_unfinished_jobs():
     gate, queue = Gate(), JobQueue(running=4, unfinished=16, kept=4, unfinished_of_person=2)
     alice, bob = ("team", "alice"), ("", "alice")
     jobs = [queue.start(key, "run-abc123", gate.work(key), alice) for key in ("a", "b")]
-    with pytest.raises(ResourceExhausted, match="2 jobs of yours"):
+    with pytest.raises(ResourceExhausted, match="2 of your jobs"):
         queue.start("c", "run-abc123", gate.work("c"), alice)
     assert queue.start("a", "run-abc123", gate.work("a"), alice) is jobs[0]
     jobs += [queue.start(key, "run-abc123", gate.work(key), bob) for key in ("c", "d")]
