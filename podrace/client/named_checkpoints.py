@@ -34,7 +34,7 @@ async def find_checkpoints(client: Client, subject: str, *, where: str) -> tuple
 
 
 def names_tournament(subject: str, tournament: Tournament) -> bool:
-    """Returns whether the user named a tournament that was found, and not one of its agents or candidates."""
+    """Returns whether the user named the tournament itself. Otherwise it was an agent or a candidate of it."""
     return subject == resolve.LATEST or tournament.tournament_id.startswith(subject)
 
 

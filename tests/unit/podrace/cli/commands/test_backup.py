@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from small_databases import APPLICATION_IDS, insert, make_databases, numbers
 
+from podrace import tasks
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import open_store
 from podrace.cli import session
@@ -138,12 +139,11 @@ def test_an_interrupted_restore_keeps_the_lock_of_the_home_until_its_thread_has_
         return []
 
     loop: asyncio.AbstractEventLoop
-    real = backup.finish_in_thread
 
     async def finish_in_thread(*arguments: Any, **keywords: Any) -> Any:
         nonlocal loop
         loop = asyncio.get_running_loop()
-        return await real(*arguments, **keywords)
+        return await tasks.finish_in_thread(*arguments, **keywords)
 
     monkeypatch.setattr(backup, "finish_in_thread", finish_in_thread)
     monkeypatch.setattr(backup, "_restore_all", restore_all)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 
 from podrace.specification.files import load
 
@@ -33,9 +34,10 @@ def test_a_specification_can_be_written_from_options_alone(type_: Any) -> None:
 @pytest.mark.parametrize("key", ["a b", "é", "a#", "[a]", 'say"so', "a.b c"])
 def test_every_key_of_an_option_is_written_as_toml(type_: Any, key: str) -> None:
     assert type_("init", "specs.toml", "--option", f"{key}=1").code == 0
-    options = load(Path("specs.toml")).environment.options
     *parents, last = key.split(".")
-    assert (options[parents[0]] if parents else options)[last] == 1
+    assert json_format.MessageToDict(load(Path("specs.toml")).environment.options) == (
+        {parents[0]: {last: 1}} if parents else {last: 1}
+    )
 
 
 def test_an_algorithm_that_is_named_twice_is_written_once(type_: Any) -> None:
