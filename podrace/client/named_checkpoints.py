@@ -47,8 +47,8 @@ def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
     if ranked:
         best = min(ranked, key=lambda candidate: candidate.rank)
     else:
-        # Off the board, the files of the last submission are kept. A replaced evaluator's score compares with no other.
-        best = max(own, key=lambda candidate: (not candidate.evaluator_fault, candidate.sequence))
+        # Only the files of an agent's last submission are kept off the board.
+        best = max(own, key=lambda candidate: candidate.sequence)
     return Checkpoint(agent_id=agent_id, manifest_digest=best.candidate_id)
 
 

@@ -23,12 +23,8 @@ class ScriptedMesh:
         return self.submissions
 
 
-def submission(
-    name: str, *, score: float, sequence: int, rank: int = 0, fault: str = "", agent: str = "t-a1"
-) -> Candidate:
-    return Candidate(
-        candidate_id=name, agent_id=agent, score=score, sequence=sequence, rank=rank, evaluator_fault=fault
-    )
+def submission(name: str, *, score: float, sequence: int, rank: int = 0, agent: str = "t-a1") -> Candidate:
+    return Candidate(candidate_id=name, agent_id=agent, score=score, sequence=sequence, rank=rank)
 
 
 def chosen(*submissions: Candidate) -> str:
@@ -52,17 +48,6 @@ def test_the_best_candidate_of_an_agent_is_the_first_of_it_on_the_board() -> Non
 
 def test_off_the_board_an_agent_has_its_last_submission() -> None:
     assert chosen(submission("lucky", score=9.0, sequence=1), submission("last", score=1.0, sequence=2)) == "last"
-
-
-def test_off_the_board_a_submission_scored_by_the_tournaments_evaluator_is_preferred() -> None:
-    assert (
-        chosen(
-            submission("first", score=1.0, sequence=1),
-            submission("second", score=2.0, sequence=2),
-            submission("replaced", score=9.0, sequence=3, fault="the evaluator plugin failed"),
-        )
-        == "second"
-    )
 
 
 def test_an_agent_without_a_submission_has_no_candidate() -> None:
