@@ -115,8 +115,9 @@ class Assignments:
             contacts.waiting_call(requester.pod_id, self._clock.monotonic),
         ):
             answer = await self._acquire(requester, wait_seconds, prepared_agent_id)
-        exits, opens = isinstance(answer, dispatch.Drain), isinstance(answer, Prepare)
-        contacts.settle(requester.pod_id, self._clock.monotonic(), exits=exits, opens=opens)
+        if isinstance(answer, dispatch.Drain):
+            # The pod exits.
+            contacts.forget(requester.pod_id)
         return answer
 
     async def _acquire(self, requester: Holder, wait_seconds: float, prepared_agent_id: str) -> AcquireResult:

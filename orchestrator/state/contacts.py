@@ -58,20 +58,6 @@ class Contacts:
         self._last_calls[pod_id] = self._last_begins[pod_id] = now
         (self._opening.add if opening else self._opening.discard)(pod_id)
 
-    def settle(self, pod_id: str, now: float, *, exits: bool, opens: bool) -> None:
-        """Records what a pod does with the answer to its request for work.
-
-        Args:
-            pod_id: The pod.
-            now: Monotonic time.
-            exits: Whether it exits, so that it calls no more.
-            opens: Whether it opens roles before it asks again.
-        """
-        if exits:
-            self.forget(pod_id)
-        elif opens:
-            self.record(pod_id, now, opening=True)
-
     def forget(self, pod_id: str) -> None:
         """Expects no more calls of a pod, because it exits or is gone."""
         self._last_calls.pop(pod_id, None)
