@@ -57,33 +57,34 @@ async def test_an_agent_continues_from_its_own_checkpoint(store: FolderStore) ->
         await claimed(store, agent_of())
 
 
-async def test_a_score_that_was_not_verified_does_not_end_the_agent_in_its_next_pod(
-    store: FolderStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The agent may only have changed its pod while its candidate was held."""
-
+def publisher_whose_submissions_are_refused(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch, message: str, reason: str
+) -> Publisher:
     async def refuse(*_: Any, **__: Any) -> None:
-        raise InvalidArgument("candidate 12345 may not lead: it could not be verified", reason=NOT_VERIFIED)
+        raise InvalidArgument(message, reason=reason)
 
     monkeypatch.setattr("agentpod.learner.publisher.rpc.call", refuse)
     waits = StorageWaits(asyncio.get_running_loop().create_future(), lambda _: None)
     updater: Any = SimpleNamespace(SubmitCandidate=None)
-    publisher = Publisher(store, updater, agent_of(), 2, TournamentSpec(), waits)
-    assert (await publisher.start()).counters.environment_steps == 500
+    return Publisher(store, updater, agent_of(), 2, TournamentSpec(), waits)
+
+
+async def test_a_score_that_was_not_verified_does_not_end_the_agent_in_its_next_pod(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent may only have changed its pod while its candidate was held."""
+    publisher = publisher_whose_submissions_are_refused(store, monkeypatch, "it may not lead", NOT_VERIFIED)
+    start = await publisher.start()
+    assert (start.counters.environment_steps, start.scored) == (500, True)
     await publisher.submit_all()
 
 
 async def test_a_score_that_is_refused_for_another_reason_ends_the_agent(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: Any, **__: Any) -> None:
-        raise InvalidArgument("the manifest has no policy", reason=BAD_CHECKPOINT)
-
-    monkeypatch.setattr("agentpod.learner.publisher.rpc.call", refuse)
-    waits = StorageWaits(asyncio.get_running_loop().create_future(), lambda _: None)
-    updater: Any = SimpleNamespace(SubmitCandidate=None)
-    with pytest.raises(DataLoss, match="was not accepted: the manifest has no policy"):
-        await Publisher(store, updater, agent_of(), 2, TournamentSpec(), waits).start()
+    publisher = publisher_whose_submissions_are_refused(store, monkeypatch, "it has no policy", BAD_CHECKPOINT)
+    with pytest.raises(DataLoss, match="was not accepted: it has no policy"):
+        await publisher.start()
 
 
 # --- checkpoints without a score ----------------------------------------------------------------------------------
