@@ -37,7 +37,9 @@ def main(description: str) -> None:
             run_all(QUICK, Path(folder), python=sys.executable, hours=0.0, episodes=QUICK_EPISODES)
             print_report(Path(folder), "tournament", draws=False)
         return
-    choice = Choice(options.regime, options.tasks, options.contenders, options.seeds, options.seconds)
+    choice = Choice(
+        options.regime, options.tasks, options.contenders, options.seeds, options.seconds, options.first_seed
+    )
     check_contenders(choice.contenders)
     if options.adapter:
         print_overheads(options.tasks or list(TASKS))
@@ -58,6 +60,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--tasks", type=names_of(TASKS), default=[], help="default: those of the regime")
     made.add_argument("--contenders", type=split, default=[], help="default: those of the regime")
     made.add_argument("--seeds", type=int, default=0, help="number of seeds; default: that of the regime")
+    made.add_argument("--first-seed", type=int, default=1, help="the others follow it; default: 1")
     made.add_argument("--seconds", type=float, default=0.0, help="wall-clock budget of a run; default: the task's")
     made.add_argument("--hours", type=float, default=0.0, help="begin no run that would not end within this time")
     made.add_argument("--folder", type=Path, default=RESULTS, help=f"of {CSV} and the curves; default: docs/results")

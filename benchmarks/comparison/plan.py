@@ -110,6 +110,7 @@ class Choice:
     """Number of seeds instead of the plan's; 0: the plan's."""
     seconds: float = 0.0
     """Wall-clock budget instead of the tasks'; 0: the tasks'."""
+    first_seed: int = 1
 
 
 def runs(choice: Choice, known: Collection[str]) -> list[Run]:
@@ -127,7 +128,7 @@ def runs(choice: Choice, known: Collection[str]) -> list[Run]:
 
 
 def _of_block(block: Block, choice: Choice, known: Collection[str]) -> Iterator[Run]:
-    for seed in range(1, (choice.seeds or block.seeds) + 1):
+    for seed in range(choice.first_seed, choice.first_seed + (choice.seeds or block.seeds)):
         for task in block.tasks:
             if choice.tasks and task not in choice.tasks:
                 continue

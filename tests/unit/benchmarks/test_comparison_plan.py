@@ -176,6 +176,11 @@ def test_a_choice_narrows_the_plan():
     ]  # fmt: skip
 
 
+def test_the_first_seed_may_be_chosen():
+    choice = Choice(["unknown"], ["swing"], ["vanilla"], seeds=2, first_seed=4)
+    assert [run.seed for run in runs(choice, EVERY)] == [4, 5]
+
+
 def test_contenders_that_this_version_does_not_know_are_left_out_and_named():
     assert {run.contender for run in runs(Choice(), ["vanilla"])} == {"vanilla"}
     assert "vanilla" not in unknown_contenders(["vanilla"])
