@@ -73,3 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader, for instance `head`, has closed the pipe. Without this, Python reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        if "--debug" in arguments:
+            traceback.print_exception(error)
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {printable(f'{place}{error.strerror or error}')}", err=True)
+        return EXIT_FAILED

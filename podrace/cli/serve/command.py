@@ -101,7 +101,7 @@ async def _source_keys(
     settings: Settings, subject: str, interrupts: Interrupts, stack: contextlib.AsyncExitStack
 ) -> dict[str, str]:
     """Returns the keys of the server that name what it serves. The mesh stays open as long as the stack."""
-    if Path(subject).exists():
+    if subject and Path(subject).exists():
         return {"folder": json.dumps(str(Path(subject).absolute()))}
     training = Folders.of(settings.home).home / CONTINUOUS / subject
     if CONTINUOUS_NAME.fullmatch(subject) and read_journal(training):

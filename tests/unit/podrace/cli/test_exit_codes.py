@@ -44,6 +44,22 @@ def test_each_kind_of_outcome_has_its_code(
         assert len(answer.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["serve", "train"])
+def test_a_name_that_no_file_can_have_is_an_error_of_one_line(type_: Any, command: str) -> None:
+    answer = type_(command, "a" * 5_000)
+    assert answer.code in (cli.EXIT_FAILED, cli.EXIT_WRONG_REQUEST)
+    assert answer.err.startswith("error: ")
+    assert answer.err.endswith("File name too long\n")
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_an_empty_name_does_not_serve_the_current_folder(
+    type_: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert type_("serve", "").code == cli.EXIT_WRONG_REQUEST
+
+
 def test_a_question_that_is_answered_with_no_counts_as_an_interrupt(
     type_: Any, mesh: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
