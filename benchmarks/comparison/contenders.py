@@ -19,7 +19,7 @@ MOMENTS = 8
 """Points of the anytime curve before the end."""
 ENDLESS_STEPS = 10**12
 REEVALUATED = 4
-SHORT_STRATEGIES = ("tournament", "softmax", "truncation", "dexpbt", "mf-pbt", "pb2", "generational")
+SHORT_STRATEGIES = ("tournament", "softmax", "truncation", "dexpbt", "mf-pbt", "fire-pbt", "pb2", "generational")
 """Strategies that leave the length of an agent's training to the specification."""
 RANDOM_SEARCH, FOUNDER_SHARE = "random-search", "founder_share"
 

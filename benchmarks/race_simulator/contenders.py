@@ -57,7 +57,9 @@ class Contender:
         return 1 if self.one_agent else pods
 
 
-ASSIGNMENT_QUANTA: Mapping[str, int] = dict.fromkeys(("truncation", "dexpbt", "mf-pbt", "pb2", "gpbt"), QUANTA // 12)
+ASSIGNMENT_QUANTA: Mapping[str, int] = dict.fromkeys(
+    ("truncation", "dexpbt", "mf-pbt", "fire-pbt", "pb2", "gpbt"), QUANTA // 12
+)
 """Quanta of an assignment, if not QUANTA / 6: a population takes turns on few pods."""
 CONTROLS: Mapping[str, Contender] = {
     "vanilla": Contender("random-search", QUANTA, search=False, one_agent=True),

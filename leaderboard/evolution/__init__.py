@@ -17,6 +17,8 @@ populations/         strategies with a population of seats:
   truncation.py        the worst of a population continue from its best
   dexpbt.py            the same, if the difference is significant and the comparison fair
   mf_pbt.py            the same in sub-populations, which evolve at different frequencies and exchange agents
+  fire_pbt.py          the same, partly by how fast networks improve, which evaluators measure
+  improvement_curves.py  comparison of two runs from the same performance on, for fire_pbt.py
   pb2.py               the same, with hyperparameters that bandits choose
   gaussian_process.py  model of the bandit that chooses numbers (needs scikit-learn)
   category_bandit.py   the bandits that choose among choices
@@ -39,7 +41,7 @@ from collections.abc import Mapping
 from leaderboard.evolution import asha, bohb, random_search, softmax, tournament
 from leaderboard.evolution.incumbent import choice
 from leaderboard.evolution.incumbent.race import IncumbentRace
-from leaderboard.evolution.populations import dexpbt, generational, gpbt, mf_pbt, pb2, truncation
+from leaderboard.evolution.populations import dexpbt, fire_pbt, generational, gpbt, mf_pbt, pb2, truncation
 from leaderboard.evolution.rungs import RungTrials
 from leaderboard.evolution.strategy import Strategy
 
@@ -52,6 +54,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "truncation": Strategy(truncation.propose, reads_history=True),
     "dexpbt": Strategy(dexpbt.propose, reads_history=True),
     "mf-pbt": Strategy(mf_pbt.propose, reads_history=True),
+    "fire-pbt": Strategy(fire_pbt.propose, reads_history=True),
     "pb2": Strategy(pb2.propose, reads_history=True, requires="sklearn"),
     "gpbt": Strategy(gpbt.propose, reads_history=True),
     "generational": Strategy(generational.propose, reads_history=True),

@@ -80,6 +80,15 @@ SETTINGS: Mapping[str, Mapping[str, float | int]] = {
         "mutation_probability": 1.0,
         "resample_probability": 0.0,
     },
+    # Dalibard and Jaderberg 2021, the implementation in PBT-Zoo.
+    "fire-pbt": {
+        "population_size": 8,
+        "replaced_share": 0.25,
+        "donor_share": 0.25,
+        "mutation_probability": 1.0,
+        "mutation_factor": 2.0,
+        "resample_probability": 0.0,
+    },
     # Parker-Holder et al. 2020, section 5 and the implementation in Ray Tune.
     "pb2": {
         "population_size": 8,

@@ -11,6 +11,7 @@ STRATEGIES: Mapping[str, str] = {
     "truncation": "the worst of a population restart from the best, perturbed (PBT, Jaderberg et al. 2017)",
     "dexpbt": "as truncation, if the gap in score is significant and experience is comparable (Petrenko et al. 2023)",
     "mf-pbt": "as truncation, in sub-populations of different frequency that exchange agents (Doulazmi et al. 2025)",
+    "fire-pbt": "as truncation, partly by how fast networks improve, not by scores (Dalibard and Jaderberg 2021)",
     "pb2": "as truncation, with hyperparameters that bandits choose (Parker-Holder et al. 2020 and 2021)",
     "gpbt": "a population in pairs; the worse of a pair learns from the better (Bai and Cheng 2024)",
     "generational": "every generation restarts from the best earlier candidate (FinRL-Podracer, Li et al. 2021)",

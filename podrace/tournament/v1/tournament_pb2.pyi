@@ -1489,8 +1489,8 @@ class EvolutionSpec(_message.Message):
     later ones (fields from 24 on) are refused (BAD_SPEC) with a strategy that their comment does not name, and
     `halving_agents` without `allocation = "halving"`.
 
-    `truncation`, `dexpbt`, `mf-pbt`, `pb2` and `gpbt` keep a population as a row of seats. Agents take a seat one after
-    another: the next agent of a seat starts from the last checkpoint there, or from a better one of another seat.
+    `truncation`, `dexpbt`, `mf-pbt`, `fire-pbt`, `pb2` and `gpbt` keep a population as a row of seats. Agents take a seat
+    one after another: the next agent of a seat starts from the last checkpoint there, or from a better one of another seat.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1541,7 +1541,7 @@ class EvolutionSpec(_message.Message):
     CROSSOVER_PROBABILITY_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `bohb`, `tournament`, `softmax`, `truncation`,
-    `dexpbt`, `mf-pbt`, `pb2`, `gpbt`, `generational` or `random-search`. With `search = "wide"` and
+    `dexpbt`, `mf-pbt`, `fire-pbt`, `pb2`, `gpbt`, `generational` or `random-search`. With `search = "wide"` and
     `pool.maximum_pods` of 1 or 2, the default is `asha`, unless a setting of `incumbent` is given that `asha` does not
     have. Default `incumbent`.
     """
@@ -1554,23 +1554,23 @@ class EvolutionSpec(_message.Message):
     initial_agents: _builtins.int
     """`asha`, `bohb`, `tournament`, `softmax`: number of fresh agents before the first promotion or child. Default 4."""
     mutation_probability: _builtins.float
-    """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation` and `mf-pbt`
-    1, for `dexpbt` 0.15.
+    """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation`,
+    `mf-pbt` and `fire-pbt` 1, for `dexpbt` 0.15.
     """
     mutation_factor: _builtins.float
     """Factor by which a perturbation multiplies or divides a value. On a linear scale, a factor f moves the value by the
     share 1 - 1/f of the range. `dexpbt` draws the factor between `mutation_factor_low` and this one. Default 1.25; for
-    `dexpbt` 1.5.
+    `dexpbt` 1.5, for `fire-pbt` 2.
     """
     resample_probability: _builtins.float
     """Probability that a mutation draws a new value from the range or the choices instead of perturbing the old one.
-    Default 0.1; for `truncation`, `pb2` and `gpbt` 0.25, for `dexpbt` and `mf-pbt` 0.
+    Default 0.1; for `truncation`, `pb2` and `gpbt` 0.25, for `dexpbt`, `mf-pbt` and `fire-pbt` 0.
     """
     maximum_unfinished_children: _builtins.int
     """`tournament`, `softmax`: largest number of unfinished children of one parent. Default 2."""
     population_size: _builtins.int
-    """`truncation`, `dexpbt`, `mf-pbt`, `pb2`, `gpbt`: number of seats. `generational`: number of agents of a generation.
-    The first agents, this many, are fresh. If the tournament has a budget (see `objective`): a sixth of the
+    """`truncation`, `dexpbt`, `mf-pbt`, `fire-pbt`, `pb2`, `gpbt`: number of seats. `generational`: number of agents of a
+    generation. The first agents, this many, are fresh. If the tournament has a budget (see `objective`): a sixth of the
     assignments that the budget holds, from 4 to 32, and at least the number of pods and of `starts`. Default 8 without
     a budget.
     """
@@ -1579,14 +1579,15 @@ class EvolutionSpec(_message.Message):
     Near 0 the best candidate is always the parent; a large temperature makes all candidates equally likely. Default 1.
     """
     replaced_share: _builtins.float
-    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. `mf-pbt`:
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. `fire-pbt`:
+    the same among its greedy and among its patient seats. `mf-pbt`:
     share of a sub-population in each of its three brackets: agents that replace others, agents that are replaced by
     agents of other sub-populations, and agents that are replaced within the sub-population. Default for `truncation`
-    0.2, for `dexpbt` 0.125, for `mf-pbt` and `pb2` 0.25.
+    0.2, for `dexpbt` 0.125, for `mf-pbt`, `fire-pbt` and `pb2` 0.25.
     """
     donor_share: _builtins.float
-    """`truncation`, `dexpbt`, `pb2`: share of the population, from the best downwards, that may replace others (donors).
-    Default for `truncation` 0.2, for `dexpbt` 0.3, for `pb2` 0.25.
+    """`truncation`, `dexpbt`, `fire-pbt`, `pb2`: share of the population, from the best downwards, that may replace others
+    (donors). Default for `truncation` 0.2, for `dexpbt` 0.3, for `fire-pbt` and `pb2` 0.25.
     """
     perturbation: _builtins.float
     """`truncation`, `pb2`: a perturbation multiplies a value by 1 plus or minus this. On a linear scale, it moves the

@@ -333,7 +333,7 @@ class Row:
 
     seat: int
     score: float | None = None
-    """Of its only submission; None: it has none."""
+    """Of its last submission; None: it has none."""
     error: float = 0.0
     steps: int = 1000
     """Along the lineage."""
@@ -343,6 +343,10 @@ class Row:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters in addition to those of the specification."""
     left: Mapping[str, str] = field(default_factory=dict)
+    parent: int | None = None
+    """Number of the agent that it starts from."""
+    earlier: Sequence[float] = ()
+    """Scores of its submissions before the last."""
 
 
 @dataclass
@@ -390,6 +394,7 @@ class Population:
                 seat=row.seat,
                 rung=0,
                 left_algorithms=row.left,
+                parent_agent_ids=[] if row.parent is None else [f"{TOURNAMENT}-a{row.parent}"],
             )
             agent.hyperparameters.update(declared_values(self.spec.algorithms[row.algorithm]) | dict(row.values))
             made.append(agent)
@@ -398,17 +403,18 @@ class Population:
     def _candidates(self) -> list[Candidate]:
         return [
             Candidate(
-                candidate_id=f"c{number}",
+                candidate_id=f"c{number}" if place == len(row.earlier) else f"c{number}-{place}",
                 agent_id=f"{TOURNAMENT}-a{number}",
                 agent_number=number,
                 algorithm=row.algorithm,
-                score=row.score,
+                score=score,
                 standard_error=row.error,
                 environment_steps=row.steps,
-                sequence=number + 1,
+                sequence=100 * number + place + 1,
             )
             for number, row in enumerate(self.rows)
-            if row.score is not None
+            for place, score in enumerate([*row.earlier, row.score])
+            if score is not None
         ]
 
 
