@@ -1336,7 +1336,7 @@ class EvaluationSpec(_message.Message):
     """How policies are scored.
 
     All agents of a tournament are scored on the same episodes, so that a difference between two scores is not due to
-    different episodes. A tournament has eight evaluation epochs, each with other episodes, because agents selected on
+    different episodes. A tournament has eight evaluation epochs, each with different episodes, because agents selected on
     fixed episodes would adapt to them. They are numbered from 0: epoch e begins when e/8 of the objective is reached
     (running time or environment steps, whichever is further). A tournament whose only objective is `target_return` stays
     in epoch 0. When `synchronous`, the epoch of a round depends only on the environment steps that the earlier rounds
