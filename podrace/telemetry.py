@@ -40,7 +40,7 @@ class TelemetryConfig:
     """Address of the Prometheus endpoint (port 0: any free one, written to the log); empty: no endpoint."""
     traces: str = ""
     """Address of an OpenTelemetry collector (OTLP over gRPC), for instance `http://collector:4317`; `https://` for TLS.
-    It gets one trace for each assignment. Needs `podrace[tracing]`; empty: no traces."""
+    It gets one trace for each assignment. Needs the extra `tracing`; empty: no traces."""
 
 
 Page = Callable[[], tuple[str, bytes] | None]

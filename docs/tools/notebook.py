@@ -23,8 +23,8 @@ CELLS = (
         """# A tournament from Python
 
 Trains a population of agents on CartPole, shows the candidates and the learning curve, and acts with the champion. It
-needs `podrace[agentpod,plots,policy]` and pandas, and takes about half a minute. [Python](python.md) describes the
-interface.""",
+needs the extras `agentpod`, `plots` and `policy`, and pandas, and takes about half a minute.
+[Python](python.md) describes the interface.""",
     ),
     (
         "code",

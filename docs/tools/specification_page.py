@@ -51,7 +51,7 @@ RANGES: Mapping[str, str] = {
 }
 """Ranges that are no pair of numbers in `LIMITS`."""
 DEFAULTS: Mapping[str, str] = {
-    "pod.layout": "`fused` if each learner has a GPU and the simulator steps there; else `separate` from 2 cores on",
+    "pod.layout": "`fused` if each learner has a GPU where the simulator steps; else `separate` with 2 or more cores",
     "environment.id": "required",
     "fusion.mode": "`average`; `allreduce` if pods with GPUs or several learners may grow (`pod.maximum_cores`)",
     "evolution.strategy": '`incumbent`; with `search = "wide"` and at most two pods `asha`',

@@ -191,10 +191,14 @@ class Stack:
         sections: Mapping[str, Any] | None = None,
         **pod: Any,
     ) -> str:
-        """Creates a tournament of the example, with these limits, longer assignments and other sections."""
+        """Creates a tournament of the example, with these limits, longer assignments and other sections.
+
+        Its strategy leaves the length of assignments to the specification.
+        """
         values = read_toml(REPOSITORY / "examples/cartpole.toml")
         values |= {"pool": {"minimum_pods": pods[0], "maximum_pods": pods[1]}, "objective": dict(objective)}
         values |= {"assignment": {"environment_steps": 1_000_000}}
+        values |= {"evolution": {"strategy": "tournament", "initial_agents": 4}}
         values |= sections or {}
         spec = parse({**values, "pod": pod}, source="examples/cartpole.toml")
         request = pb.CreateTournamentRequest(request_id=f"create-{next(self._requests)}", spec=spec)

@@ -1,11 +1,12 @@
 """Implements the strategy `incumbent`: the leading trial continues, and all others challenge it.
 
-The trial that leads, the incumbent, always has a pod and is never restarted: what was learned is continued instead of
-repeated. The other pods train challengers. Fresh ones explore at first; later they are forks of the incumbent with
-other hyperparameters. Challengers climb rungs, each several times as long as the one before, and only the best of a
-rung are promoted (asynchronous successive halving). A challenger that leads by more than the error for several scores
-becomes the incumbent. The founder of each algorithm, the trial with the values of the specification, keeps a share of
-one pod's time even if another trial leads, because what learns fastest at first need not end highest.
+The trial that leads, the incumbent, is the first to get a free pod; a single pod divides its time between the incumbent
+and challengers. It is never restarted: what was learned is continued instead of repeated. The other pods train
+challengers. Fresh ones explore at first; later they are forks of the incumbent with other hyperparameters. Challengers
+climb rungs, each several times as long as the one before, and only the best of a rung are promoted (asynchronous
+successive halving). A challenger that leads by more than the error for several scores becomes the incumbent. The
+founder of each algorithm, the trial with the values of the specification, keeps a share of one pod's time even if
+another trial leads, because what learns fastest at first need not end highest.
 
 race.py    state of the race: incumbent, founders, leads, rungs, stops (a fold of the log)
 choice.py  what the next agent is

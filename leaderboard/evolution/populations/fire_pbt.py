@@ -118,7 +118,7 @@ class _Population:
     def measure(self, own: Candidate, number: int) -> Selection:
         """Continues the evaluation of a seat, or begins the next one."""
         last = next((one for one in reversed(self._evaluations) if one.agents[-1].agent_id == own.agent_id), None)
-        if last is not None and self._goes_on(last):
+        if last is not None and self._continues(last):
             reason = f"evaluates the network of seat {last.patient.seat}, turn {len(last.agents) + 1}"
             return Selection(own, explores=False, reason=reason)
         references = ranked(newest_of(self._with_role(GREEDY)))
@@ -164,7 +164,7 @@ class _Population:
                 found.append((lead, newest))
         return max(found, key=lambda pair: (pair[0], -pair[1].agent_number))[1] if found else None
 
-    def _goes_on(self, evaluation: Evaluation) -> bool:
+    def _continues(self, evaluation: Evaluation) -> bool:
         reference = self._reference(evaluation)
         if reference is None or self._is_replaced(evaluation.patient):
             return False

@@ -19,7 +19,7 @@ def resized(spec: TournamentSpec, cores: float) -> PodSpec:
     - Ratio of updates to data: unchanged, because each update still follows from the same number of steps.
 
     A pod with GPUs or several learners gets proportionally more learners, with as many GPUs each. In other pods, the
-    roles are separate processes from two cores on, so rollouts are collected with a policy that is one update old.
+    roles are separate processes with two or more cores, so rollouts are collected with a policy that is one update old.
 
     Args:
         spec: Resolved specification of the tournament.

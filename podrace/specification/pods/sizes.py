@@ -3,7 +3,7 @@
 With `pod.maximum_cores`, the pod of the incumbent may have several times the cores of the others. What it does with
 them depends on the pods of the specification:
 
-- One learner without a GPU: its pod gets cores, and from three cores on further workers, which divide the environments.
+- One learner without a GPU: its pod gets cores and, with three or more, further workers, which divide the environments.
 - Learners with GPUs, or several learners: its pod gets further learners, with as many GPUs and workers each. They
   divide the environments and each minibatch, and average the gradients of every step (`fusion.mode = "allreduce"`).
 

@@ -941,7 +941,7 @@ class PodSpec(_message.Message):
     maximum_cores: _builtins.float
     """Most cores of the pod of the incumbent; a multiple of `cores`. The pod grows while the incumbent improves: the cores
     come from pods of challengers, whose agents continue later. It shrinks when the incumbent stalls. Its memory grows
-    with its cores. A pod of two cores or more is `separate`, and from three cores on it may have several workers, which
+    with its cores. A pod of two cores or more is `separate`, and with three or more it may have several workers, which
     divide the environments. A pod with `gpus` or several `learners` gets proportionally more of them instead, which
     divide the environments and each minibatch; this needs `fusion.mode = "allreduce"` and algorithms without a replay
     memory. Above `cores` it needs `evolution.strategy = "incumbent"`, and is refused with several `hosts`, when
@@ -1336,7 +1336,7 @@ class EvaluationSpec(_message.Message):
     """How policies are scored.
 
     All agents of a tournament are scored on the same episodes, so that a difference between two scores is not due to
-    different episodes. A tournament has eight evaluation epochs, each with other episodes, because agents selected on
+    different episodes. A tournament has eight evaluation epochs, each with different episodes, because agents selected on
     fixed episodes would adapt to them. They are numbered from 0: epoch e begins when e/8 of the objective is reached
     (running time or environment steps, whichever is further). A tournament whose only objective is `target_return` stays
     in epoch 0. When `synchronous`, the epoch of a round depends only on the environment steps that the earlier rounds
