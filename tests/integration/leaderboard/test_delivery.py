@@ -131,8 +131,8 @@ async def test_a_checkpoint_of_another_tournament_is_answered_like_one_that_does
 
 async def test_a_part_that_a_manifest_does_not_list_is_named(world: World) -> None:
     with pytest.raises(NotFound, match="lists no part") as raised:
-        await world.read(world.publish(), "0" * 64)
-    assert raised.value.resource == NamedResource("part", "0" * 64)
+        await world.read(world.publish(), b"unlisted")
+    assert raised.value.resource == NamedResource("part", sha(b"unlisted"))
 
 
 async def test_a_part_arrives_in_chunks_with_digests_and_from_any_offset(world: World) -> None:
