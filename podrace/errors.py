@@ -90,6 +90,11 @@ class NotFound(PodraceError):
         self.resource = resource
 
 
+def missing_object(name: str, uri: str) -> NotFound:
+    """Returns the error about an object that a checkpoint store does not have."""
+    return NotFound(f"object {name} is not in {uri}", resource=NamedResource("object", name))
+
+
 class AlreadyExists(PodraceError):
     """The thing to create exists already, with different content."""
 

@@ -10,7 +10,7 @@ from markdown_tables import names_table, sentence, table
 from podrace.discovery.event_kinds import EVENT_KINDS
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators", "podrace/backup", "podrace/serving")
+PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators", "podrace")
 ALERTS = REPOSITORY / "deploy/compose/alerts.yaml"
 KINDS = ("Counter", "Gauge", "Histogram")
 

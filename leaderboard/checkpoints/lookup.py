@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.store import SHARED, CheckpointStore, check_digest
-from podrace.errors import NotFound
+from podrace.errors import NamedResource, NotFound
 
 
 @dataclass(frozen=True)
@@ -40,4 +40,5 @@ def find_manifest(store: CheckpointStore, readable: Sequence[str], manifest_dige
         manifest = manifest_from_bytes(data)
         if manifest.tournament_id in readable:
             return StoredManifest(folder, manifest, len(data))
-    raise NotFound(f"manifest {manifest_digest} is not in {store.uri}")
+    named = NamedResource("checkpoint", manifest_digest)
+    raise NotFound(f"manifest {manifest_digest} is not in {store.uri}", resource=named)

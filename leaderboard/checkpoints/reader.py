@@ -21,7 +21,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.publish import advanced
 from podrace.checkpoint_store.store import CheckpointStore, ObjectTooLarge
-from podrace.errors import BAD_CHECKPOINT, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from podrace.errors import BAD_CHECKPOINT, InvalidArgument, NamedResource, NotFound, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import SubmitCandidateRequest, SubmitSnapshotRequest
 from podrace.specification.ancestor import tournament_of
 
@@ -116,7 +116,10 @@ def read_submitted(store: CheckpointStore, request: SubmitRequest, budget: ByteB
     store = store.within(tournament_of(agent_id))
     found = store.read_pointer(agent_id)
     if found is None:
-        raise NotFound(f"agent {agent_id}: no checkpoint was published in {store.uri}; publish before you submit")
+        raise NotFound(
+            f"agent {agent_id}: no checkpoint was published in {store.uri}; publish before you submit",
+            resource=NamedResource("checkpoint", manifest_digest),
+        )
     # A pod that may publish may submit: only the epoch in the agent's pointer decides.
     advanced(found[0], request.lease_epoch, manifest_digest)
     manifest = manifest_from_bytes(_bounded(store, manifest_digest, LARGEST_MANIFEST_BYTES, "manifest"))

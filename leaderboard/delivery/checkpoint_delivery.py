@@ -23,7 +23,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.publish import read_part
 from podrace.checkpoint_store.store import CheckpointStore, GrantingStore
 from podrace.digests import digest
-from podrace.errors import NotFound, PermissionDenied, ResourceExhausted, Unavailable
+from podrace.errors import NamedResource, NotFound, PermissionDenied, ResourceExhausted, Unavailable
 
 POLICY_PARTS = frozenset({"policy", "test_vectors"})
 """Names of the parts that are needed to act, and nothing else."""
@@ -223,7 +223,8 @@ def _wanted(found: StoredManifest, request: pb.ReadPartRequest, *, every_part: b
     listed = sorted(found.manifest.parts, key=lambda part: part.name not in POLICY_PARTS)
     part = next((part for part in listed if part.digest == request.digest), None)
     if part is None:
-        raise NotFound(f"manifest {request.manifest_digest} lists no part {request.digest}")
+        named = NamedResource("part", request.digest)
+        raise NotFound(f"manifest {request.manifest_digest} lists no part {request.digest}", resource=named)
     if part.name not in POLICY_PARTS and not every_part:
         raise _denied(f"part {part.name!r}")
     return part

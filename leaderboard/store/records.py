@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaderboard.ranking.board import Board, Standing, rank_key
 from podrace.database import LARGEST_NUMBER, Transaction
-from podrace.errors import AGENT_UNKNOWN, NotFound
+from podrace.errors import AGENT_UNKNOWN, NamedResource, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,
     Agent,
@@ -107,7 +107,8 @@ def get_generation(transaction: Transaction, agent_id: str) -> Generation:
     """As find_generation; raises NotFound (AGENT_UNKNOWN) for an agent that was never generated."""
     generation = find_generation(transaction, agent_id)
     if generation is None:
-        raise NotFound(f"agent {agent_id!r} was never generated here", reason=AGENT_UNKNOWN)
+        named = NamedResource("agent", agent_id)
+        raise NotFound(f"agent {agent_id!r} was never generated here", reason=AGENT_UNKNOWN, resource=named)
     return generation
 
 

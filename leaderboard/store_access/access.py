@@ -26,7 +26,15 @@ from podrace.checkpoint_store.store import (
     check_digest,
 )
 from podrace.database import Database, Transaction
-from podrace.errors import AGENT_UNKNOWN, Aborted, FailedPrecondition, InvalidArgument, NotFound
+from podrace.errors import (
+    AGENT_UNKNOWN,
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    NamedResource,
+    NotFound,
+    missing_object,
+)
 from podrace.specification.ancestor import tournament_of
 
 LIFETIME_SECONDS = 3600.0
@@ -152,7 +160,7 @@ class StoreAccess:
         for name in request.digests:
             check_digest(name)
             if not await asyncio.to_thread(store.renew_object, name, self._renew_after_seconds):
-                raise NotFound(f"object {name} is not in {self._store.uri}")
+                raise missing_object(name, self._store.uri)
         return pb.RenewObjectsResponse()
 
     def _granting(self, tournament_id: str) -> GrantingStore:
@@ -167,7 +175,8 @@ class StoreAccess:
         agent = (await self._state.transact(records.get_generation, agent_id)).agent
         if agent.tournament_id != tournament_id:
             # As for an agent that does not exist.
-            raise NotFound(f"agent {agent_id!r} was never generated here", reason=AGENT_UNKNOWN)
+            named = NamedResource("agent", agent_id)
+            raise NotFound(f"agent {agent_id!r} was never generated here", reason=AGENT_UNKNOWN, resource=named)
 
     async def _check_held(self, request: pb.GrantUploadsRequest | pb.RenewObjectsRequest) -> None:
         """Checks that the pod holds the agent; the epoch of an agent that was claimed here is known."""

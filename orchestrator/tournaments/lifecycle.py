@@ -27,7 +27,7 @@ from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, Reach, ownership_for, reach
 from podrace.access.principal import Principal
 from podrace.access.v1 import access_pb2
-from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument, NotFound, Unavailable
+from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument, NamedResource, NotFound, Unavailable
 from podrace.limits.config import NOTHING, Allowed
 from podrace.limits.specification import check_specification
 from podrace.listing.labels import check_labels
@@ -190,9 +190,9 @@ class Tournaments:
             Unavailable: The orchestrator is stopping.
         """
         self.check_accepting()
-        for checkpoint in (request.checkpoint, *request.members, *request.opponents):
-            if checkpoint.agent_id and not self._may_read_agent(caller or local_user(), checkpoint.agent_id):
-                raise NotFound(f"agent {checkpoint.agent_id!r}: there is no such agent")
+        for agent_id in (one.agent_id for one in (request.checkpoint, *request.members, *request.opponents)):
+            if agent_id and not self._may_read_agent(caller or local_user(), agent_id):
+                raise NotFound(f"agent {agent_id!r}: there is no such agent", resource=NamedResource("agent", agent_id))
         key = request_key("CreateEvaluation", caller)
         evaluation_id = await self._state.transact(evaluations.create_evaluation, request, self._allowed, key)
         self._changed()

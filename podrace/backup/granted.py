@@ -19,7 +19,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import require_minio
 from podrace.checkpoint_store.store import StoredObject, UrlGrant, check_digest, verified
 from podrace.digests import digest
-from podrace.errors import Aborted, InvalidArgument, NotFound, PermissionDenied
+from podrace.errors import Aborted, InvalidArgument, NotFound, PermissionDenied, missing_object
 
 if TYPE_CHECKING:
     # A service with a store in a folder does not need the package minio.
@@ -132,7 +132,7 @@ class GrantedBackupStore:
         try:
             arrival = self._requests.get(UrlGrant(read.url, {}), f"object {name}", largest_bytes)
         except NotFound as error:
-            raise NotFound(f"object {name} is not in {self._uri}") from error
+            raise missing_object(name, self._uri) from error
         return verified(name, arrival, self._uri)
 
     def has_object(self, name: str) -> bool:

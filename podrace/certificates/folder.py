@@ -1,6 +1,7 @@
 """Keeps a development authority and its certificates in a folder that only its owner can read.
 
     FOLDER/authority/ca.key, ca.crt, ca.crl    the authority, and its list of revoked certificates
+                     replaced.crt              renewed certificates that are still valid, so that they can be revoked
     FOLDER/ROLE[/NAME]/tls.key, tls.crt        key and certificate of a holder,
                        ca.crt, ca.crl          with copies of what it needs to verify others
     FOLDER/orchestrator/mesh.key               signs the tokens of services, pods and people
@@ -39,6 +40,7 @@ from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, N
 AUTHORITY = "authority"
 ORCHESTRATOR, LEADERBOARD, POLICY_SERVER = "orchestrator", "leaderboard", "policy-server"
 MESH_KEY, MESH_PUBLIC_KEY = "mesh.key", "mesh.pub"
+REPLACED = "replaced.crt"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 STANDARD: Mapping[SpiffeName, tuple[str, ...]] = {
     SpiffeName("orchestrator"): ("orchestrator", "podrace-orchestrator", *LOOPBACK),
@@ -171,7 +173,7 @@ class CertificateFolder:
     def renew(self, path: str, now: datetime) -> ListedCertificate:
         """Replaces key and certificate by new ones of the same names and the same lifetime.
 
-        The old certificate remains valid until it expires; `revoke` ends it.
+        The old certificate remains valid until it expires or `revoke` with `keep_present` revokes it.
 
         Raises:
             NotFound: There is no such certificate.
@@ -180,15 +182,26 @@ class CertificateFolder:
         lifetime = old.expires - old.begins - CLOCK_DIFFERENCE
         return self._issue(SpiffeName.parse(old.uri), old.hosts, now, lifetime)
 
-    def revoke(self, path: str, now: datetime) -> ListedCertificate:
-        """Adds the present certificate of a holder to the list of revoked ones, and copies the list to all subfolders.
+    def revoke(self, path: str, now: datetime, *, keep_present: bool = False) -> ListedCertificate:
+        """Adds all certificates of a holder to the list of revoked ones, and copies the list to all subfolders.
+
+        Args:
+            path: The subfolder of the holder.
+            now: The time.
+            keep_present: Revokes only those that the present certificate has replaced and that are still valid.
 
         Raises:
-            NotFound: There is no such certificate.
+            NotFound: There is no such certificate, or with `keep_present` none that was replaced and is still valid.
         """
         found = self._find(path)
-        if not found.revoked:
-            self._write_list(self._revoked() | {found.serial: now}, now)
+        serials = {each.serial_number for each in self._replaced(now) if _path_of(each) == found.path}
+        if keep_present and not serials:
+            raise NotFound(f"{self.path}: the certificate {found.path!r} has replaced none that is still valid")
+        if not keep_present:
+            serials.add(found.serial)
+        revoked = self._revoked()
+        if serials - revoked.keys():
+            self._write_list(dict.fromkeys(serials, now) | revoked, now)
         return self._find(path)
 
     def listed(self) -> list[ListedCertificate]:
@@ -221,6 +234,7 @@ class CertificateFolder:
         if name.trust_domain != self.trust_domain:
             raise InvalidArgument(f"{name.uri}: the trust domain of this authority is {self.trust_domain!r}")
         pair = issue(self._authority, name, hosts, now, lifetime)
+        self._keep_replaced(name.path, now)
         folder = self.path
         for part in Path(name.path).parts:
             folder = folder / part
@@ -231,6 +245,24 @@ class CertificateFolder:
         _write(folder / "ca.crt", self._authority.certificate_pem)
         _write(folder / "ca.crl", (self.path / AUTHORITY / "ca.crl").read_bytes())
         return _listed(name.path, pair.certificate, self._revoked(), self._authority.certificate)
+
+    def _keep_replaced(self, path: str, now: datetime) -> None:
+        """Records the present certificate of a holder, which is about to be replaced, so that it can be revoked."""
+        present = [found for of, found in self._certificates() if of == path]
+        if kept := [found for found in present if _has_issued(self._authority.certificate, found)]:
+            text = (found.public_bytes(serialization.Encoding.PEM) for found in (*self._replaced(now), *kept))
+            _write(self.path / AUTHORITY / REPLACED, b"".join(text))
+
+    def _replaced(self, now: datetime) -> list[x509.Certificate]:
+        """Returns the certificates that were replaced and have not expired."""
+        file = self.path / AUTHORITY / REPLACED
+        try:
+            found = x509.load_pem_x509_certificates(file.read_bytes())
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise FailedPrecondition(f"{file}: cannot be read: {error}") from None
+        return [each for each in found if each.not_valid_after_utc > now]
 
     def _revoked(self) -> dict[int, datetime]:
         with suppress(FileNotFoundError):
@@ -258,6 +290,11 @@ def _listed(
         revoked=certificate.serial_number in revoked,
         trusted=_has_issued(authority, certificate),
     )
+
+
+def _path_of(certificate: x509.Certificate) -> str:
+    uris, _ = names_of(certificate)
+    return SpiffeName.parse(uris[0]).path
 
 
 def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:

@@ -39,7 +39,7 @@ from podrace.checkpoint_store.store import (
     verified,
 )
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, ResourceExhausted, Unavailable, missing_object
 
 INCOMING_LIFE_SECONDS = 60.0
 """Younger files are kept even if nothing locks them: their writer may be about to, or belong to podrace 0.1.0."""
@@ -133,7 +133,7 @@ class FolderStore:
             for tournament_id in self._searched():
                 with suppress(FileNotFoundError):
                     return verified(name, _read(self._object_path(tournament_id, name), largest_bytes), self.uri)
-        raise NotFound(f"object {name} is not in {self.uri}")
+        raise missing_object(name, self.uri)
 
     def has_object(self, name: str) -> bool:
         """Looks for the file."""

@@ -20,7 +20,7 @@ from podrace.checkpoint.v1 import store_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.store import ObjectStore, StoredObject, UrlGrant, check_digest, verified
 from podrace.digests import digest
-from podrace.errors import Aborted, InvalidArgument, NotFound, PermissionDenied
+from podrace.errors import Aborted, InvalidArgument, NotFound, PermissionDenied, missing_object
 
 if TYPE_CHECKING:
     # A pod with a store in a folder does not need the package minio.
@@ -147,17 +147,16 @@ class GrantedObjects:
     def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         """Reads an object and verifies it; parts can be read after their manifest."""
         check_digest(name)
-        missing = f"object {name} is not in {self._uri}"
         held = self._read_held(name)
         if held is None:
             self._ask_for_reads(name)
             held = self._read_held(name)
         if held is None:
-            raise NotFound(missing)
+            raise missing_object(name, self._uri)
         try:
             arrival = self._requests.get(held.grant, f"object {name}", largest_bytes)
         except NotFound as error:
-            raise NotFound(missing) from error
+            raise missing_object(name, self._uri) from error
         return verified(name, arrival, self._uri)
 
     def _read_held(self, name: str) -> _Held | None:

@@ -43,7 +43,16 @@ from podrace.checkpoint_store.store import (
     verified,
 )
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable, Unimplemented
+from podrace.errors import (
+    Aborted,
+    DataLoss,
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+    Unimplemented,
+    missing_object,
+)
 
 _log = structlog.get_logger(__name__)
 UPLOAD_LIFE_SECONDS = 3600.0
@@ -107,7 +116,7 @@ class MinioStore:
             with suppress(NotFound):
                 arrival, _ = self._bucket.get(self._object_key(tournament_id, name), f"object {name}", largest_bytes)
                 return verified(name, arrival, self.uri)
-        raise NotFound(f"object {name} is not in {self.uri}")
+        raise missing_object(name, self.uri)
 
     def has_object(self, name: str) -> bool:
         """Asks for the entry of the object."""

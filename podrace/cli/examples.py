@@ -120,7 +120,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "certs add": [("podrace certs add certs user ada", "a certificate for a person")],
     "certs ls": [("podrace certs ls certs", "names, hosts and expiry")],
     "certs renew": [("podrace certs renew certs user/ada", "the same names, valid for longer")],
-    "certs revoke": [("podrace certs revoke certs user/ada", "services refuse it from now on")],
+    "certs revoke": [
+        ("podrace certs revoke certs user/ada", "services refuse all certificates of ada from now on"),
+        ("podrace certs revoke certs user/ada --replaced", "only those that were renewed"),
+    ],
     "certs secrets": [("podrace certs secrets certs --namespace podrace", "for kubectl apply -f -")],
     "token": [("podrace token ada --role user --lifetime 12h", "for a person who trains")],
     "algorithms": [

@@ -54,11 +54,16 @@ async def examine_proposals(plugin: Plugin) -> None:
     requests = list(boards.proposal_requests(plugin.spec, plugin.seed))
     answers = []
     for request in requests:
-        answer = await _answer(plugin, "ProposeAgent", request, f"a board of {len(request.candidates)}")
+        where = f"a board of {len(request.candidates)}"
+        answer = await _answer(plugin, "ProposeAgent", request, where, first=not answers)
         if answer is None:
             return
-        _record(plugin.judge, PROPOSAL_RULES, proposals.of_proposal(request, answer))
+        rules = PROPOSAL_RULES + RULES_OF_KIND.get(answer.WhichOneof("proposal"), ())
+        _record(plugin.judge, rules, proposals.of_proposal(request, answer))
         answers.append(answer)
+    for kind, rules in RULES_OF_KIND.items():
+        for rule in rules:
+            plugin.judge.skip(rule, f"no answer proposed a {kind} agent")
     await _repeat(plugin, "ProposeAgent", requests, answers)
 
 
@@ -67,7 +72,8 @@ async def examine_judgements(plugin: Plugin) -> None:
     requests = list(boards.judgement_requests(plugin.spec, plugin.seed + 1))
     answers = []
     for request in requests:
-        answer = await _answer(plugin, "JudgeCandidate", request, f"a board of {len(request.board)}")
+        where = f"a board of {len(request.board)}"
+        answer = await _answer(plugin, "JudgeCandidate", request, where, first=not answers)
         if answer is None:
             return
         _record(plugin.judge, JUDGEMENT_RULES, proposals.of_judgement(answer))
@@ -75,18 +81,14 @@ async def examine_judgements(plugin: Plugin) -> None:
     await _repeat(plugin, "JudgeCandidate", requests, answers)
 
 
-PROPOSAL_RULES = (
-    "proposal-set",
-    "fresh-algorithm",
-    "known-hyperparameters",
-    "within-range",
-    "parent",
-    "child-algorithm",
-    "structure",
-    "size",
-    "reason",
-)
+PROPOSAL_RULES = ("proposal-set", "known-hyperparameters", "within-range", "size", "reason")
+RULES_OF_KIND = {"fresh": ("fresh-algorithm",), "child": ("parent", "child-algorithm", "structure")}
+"""Further rules of proposals, which only one kind of proposal can meet."""
 JUDGEMENT_RULES = ("opinion", "rank-score", "size", "reason")
+RULES = {
+    "ProposeAgent": (*PROPOSAL_RULES, *RULES_OF_KIND["fresh"], *RULES_OF_KIND["child"]),
+    "JudgeCandidate": JUDGEMENT_RULES,
+}
 
 
 def _record(judge: Judge, rules: Iterable[str], broken: Iterable[tuple[str, str]]) -> None:
@@ -95,12 +97,12 @@ def _record(judge: Judge, rules: Iterable[str], broken: Iterable[tuple[str, str]
         judge.expect(rule, rule not in found, found.get(rule, ""))
 
 
-async def _answer(plugin: Plugin, method: str, request: Any, where: str) -> Any | None:
-    """Returns the answer; None if the method is not implemented."""
+async def _answer(plugin: Plugin, method: str, request: Any, where: str, *, first: bool) -> Any | None:
+    """Returns the answer; None if the method is not implemented, which the answer to the first request says."""
     answer = await plugin.ask(method, request)
-    if answer.code == UNIMPLEMENTED:
+    if answer.code == UNIMPLEMENTED and first:
         plugin.missing.append(method)
-        for rule in set(PROPOSAL_RULES if method == "ProposeAgent" else JUDGEMENT_RULES) - {"size", "reason"}:
+        for rule in set(RULES[method]) - {"size", "reason"}:
             plugin.judge.skip(rule, f"{method} is not implemented")
         return None
     plugin.judge.require("answers", answer.code == OK, f"{method} with {where} is answered with {answer}")
@@ -112,6 +114,7 @@ async def _repeat(plugin: Plugin, method: str, requests: Sequence[Any], answers:
     step = max(1, len(requests) // REPEATED)
     for request, before in reversed(list(zip(requests, answers, strict=True))[::step]):
         answer = await plugin.ask(method, request)
+        plugin.judge.require("answers", answer.code == OK, f"{method}: a repeated request is answered with {answer}")
         alike = answer.response == before
         plugin.judge.expect("repeats", alike, f"{method}: the same request got another answer the second time")
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
+from pathlib import Path
 
 from podrace import rpc
 from podrace.access.guard import Guard
 from podrace.conformance.findings import Judge, Report, Requirement, Violated
 from podrace.conformance.tensors import Blocks
+from podrace.errors import PodraceError
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 
 CONTRACTS = ("simulator", "evolution", "evaluator", "worker", "pod")
@@ -45,7 +48,9 @@ async def tensor_server(listen: str, *, insecure: bool = False) -> AsyncIterator
 
 
 async def run_parts(contract: str, address: str, judge: Judge, parts: Sequence[Part], *, most_seconds: float) -> Report:
-    """Runs one part of an examination after another; a violated requirement may end a part, and never the next one.
+    """Runs one part of an examination after another.
+
+    A violated requirement, or an error of the examination itself, may end a part, and never the next one.
 
     Args:
         contract: What is examined.
@@ -53,8 +58,12 @@ async def run_parts(contract: str, address: str, judge: Judge, parts: Sequence[P
         judge: Records what is found.
         parts: The parts, in order.
         most_seconds: Time for all of them; what is not examined by then is reported as untested.
+
+    Raises:
+        PodraceError: Nothing can be examined, because the service does not accept the caller, for instance.
     """
-    begun, unfinished = time.monotonic(), ""
+    begun = time.monotonic()
+    unfinished: list[str] = []
     try:
         async with asyncio.timeout(most_seconds):
             for part in parts:
@@ -62,7 +71,19 @@ async def run_parts(contract: str, address: str, judge: Judge, parts: Sequence[P
                     await part()
                 except Violated:
                     continue
+                except PodraceError:
+                    raise
+                except Exception as error:
+                    # A response that no check foresaw must not hide what was found before.
+                    unfinished.append(_failure(error))
     except TimeoutError:
-        unfinished = f"the {most_seconds:g} s of the examination were over; --seconds gives it more"
-        judge.skip_rest(unfinished)
-    return Report(contract, address, tuple(judge.findings()), time.monotonic() - begun, unfinished)
+        unfinished.append(f"the {most_seconds:g} s of the examination were over; --seconds gives it more")
+    if reason := "; ".join(dict.fromkeys(unfinished)):
+        judge.skip_rest(reason)
+    return Report(contract, address, tuple(judge.findings()), time.monotonic() - begun, reason)
+
+
+def _failure(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    return " ".join(f"a part of the examination failed at {where} with {type(error).__name__}: {error}".split())

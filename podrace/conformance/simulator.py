@@ -13,7 +13,7 @@ from podrace.agentpod.v1.agentpod_pb2 import Space
 from podrace.conformance import rejections, spaces
 from podrace.conformance.calls import Answer, Caller
 from podrace.conformance.findings import Judge
-from podrace.conformance.stepping import LARGEST_BYTES, Step, Stream, opened
+from podrace.conformance.stepping import LARGEST_BYTES, Step, Stream, check_spaces, opened
 from podrace.conformance.tensors import ALIGNMENT
 from podrace.simulator.v1 import simulator_pb2 as pb
 from podrace.simulator.v1 import simulator_pb2_grpc as pb_grpc
@@ -45,7 +45,7 @@ class SimulatorSubject:
     """Environments of the largest batch."""
     seed: int = 0
 
-    def open_request(self, count: int = LANES) -> pb.StreamStepsRequest.Open:
+    def open_request(self, count: int) -> pb.StreamStepsRequest.Open:
         """Returns a request that is valid."""
         return pb.StreamStepsRequest.Open(id=self.id, options=self.options, count=count)
 
@@ -62,10 +62,7 @@ async def examine_facts(subject: SimulatorSubject) -> None:
     """Compares GetSimulator with an open stream."""
     judge, facts = subject.judge, await _facts(subject)
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
-        stated = await stream.open(subject.open_request())
-        for space, action in ((stated.observation_space, False), (stated.action_space, True)):
-            problems = list(spaces.problems(space, action=action))
-            judge.require("spaces", not problems, "; ".join(problems))
+        stated = await stream.open(subject.open_request(_lanes(facts)))
         for name in ("observation_space", "action_space", "planes"):
             agree = getattr(facts, name) == getattr(stated, name)
             judge.expect("same-facts", agree, f"{name} differs between GetSimulatorResponse and Opened")
@@ -81,18 +78,19 @@ async def _facts(subject: SimulatorSubject) -> pb.GetSimulatorResponse:
     )
     subject.judge.require("describes", answer.code == "OK", f"GetSimulator of '{subject.id}' answers {answer}")
     facts = answer.get()
+    check_spaces(subject.judge, facts)
     several = facts.maximum_environments >= 1
     subject.judge.expect("describes", several, "maximum_environments is 0: no stream can be opened")
     return facts
 
 
-async def _lanes(subject: SimulatorSubject) -> int:
-    return min(LANES, max(1, (await _facts(subject)).maximum_environments))
+def _lanes(facts: pb.GetSimulatorResponse) -> int:
+    return min(LANES, max(1, facts.maximum_environments))
 
 
 async def examine_episodes(subject: SimulatorSubject) -> None:
     """Steps a batch with random actions through the ends of episodes."""
-    judge, random, count = subject.judge, Random(subject.seed), await _lanes(subject)
+    judge, random, count = subject.judge, Random(subject.seed), _lanes(await _facts(subject))
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
         await stream.open(subject.open_request(count))
         first = await stream.reset(subject.seed)
@@ -187,7 +185,7 @@ async def _trajectory(stream: Stream, seed: int, actions: list[bytes]) -> list[S
 async def examine_repeats(subject: SimulatorSubject) -> None:
     """Repeats steps on one stream, then on two at a time; all lanes get the same actions."""
     judge, random, facts = subject.judge, Random(subject.seed + 1), await _facts(subject)
-    count = await _lanes(subject)
+    count = _lanes(facts)
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
         await stream.open(subject.open_request(count))
         drawn = [spaces.random_actions(stream.actions, 1, random) * count for _ in range(COMPARED_STEPS)]
@@ -240,7 +238,7 @@ async def examine_size(subject: SimulatorSubject) -> None:
     judge, facts = subject.judge, await _facts(subject)
     count = min(subject.environments, facts.maximum_environments)
     for name, space in (("message-size", facts.observation_space), ("split-actions", facts.action_space)):
-        wanted = LARGEST_BYTES // spaces.value_bytes(space) + 1
+        wanted = LARGEST_BYTES // max(1, spaces.value_bytes(space)) + 1
         if wanted > count:
             allowed = f"the service allows {facts.maximum_environments}, --environments {subject.environments}"
             judge.skip(name, f"only {wanted} environments need more than 1 MiB; {allowed}")
@@ -295,4 +293,5 @@ def _missing_tensors(stream: Stream) -> list[TensorRef]:
 
 async def examine_rejections(subject: SimulatorSubject) -> None:
     """Makes requests that the service must refuse."""
-    await rejections.examine(subject.stub, subject.judge, subject.open_request(), subject.most_seconds)
+    valid = subject.open_request(_lanes(await _facts(subject)))
+    await rejections.examine(subject.stub, subject.judge, valid, subject.most_seconds)

@@ -47,6 +47,8 @@ def problems(space: Space, *, action: bool) -> Iterator[str]:
         yield f"{name}.data_type is {tensors.DataType.Name(space.data_type)}, of discrete actions it is INT64"
     if space.kind == Space.KIND_MULTI_DISCRETE and len(space.element_choices) != elements(space):
         yield f"{name} has {elements(space)} elements and {len(space.element_choices)} element_choices"
+    if space.kind == Space.KIND_MULTI_DISCRETE and 0 in space.element_choices:
+        yield f"{name}.element_choices has a 0"
     for bound in ("low", "high"):
         stated = len(getattr(space, bound))
         if stated not in (0, 1, elements(space)):

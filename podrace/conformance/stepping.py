@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from podrace.agentpod.v1.agentpod_pb2 import Space
+from podrace.conformance import spaces
 from podrace.conformance.calls import OK, Answer, failure, status
 from podrace.conformance.findings import Judge, Violated
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest, StreamStepsResponse
@@ -95,9 +96,10 @@ class Stream:
         return found.judged(self.judge, "StreamSteps")
 
     async def open(self, request: StreamStepsRequest.Open) -> StreamStepsResponse.Opened:
-        """Makes the environments; ends the part of the examination if that is refused."""
+        """Makes the environments; ends the part of the examination if that is refused, or their spaces are wrong."""
         answer = await self.send(StreamStepsRequest(open=request))
         opened: StreamStepsResponse.Opened = self._response(answer, "opened", "describes", "open")
+        check_spaces(self.judge, opened)
         self.observations, self.actions = opened.observation_space, opened.action_space
         self.planes, self.count = tuple(opened.planes), request.count
         return opened
@@ -156,6 +158,13 @@ class Stream:
     def _late(self, problem: str) -> Violated:
         self.judge.expect("deadline", False, problem)
         return Violated("deadline", problem)
+
+
+def check_spaces(judge: Judge, stated: Any) -> None:
+    """Ends the part of the examination if a space of a description is wrong."""
+    for space, action in ((stated.observation_space, False), (stated.action_space, True)):
+        problems = list(spaces.problems(space, action=action))
+        judge.require("spaces", not problems, "; ".join(problems))
 
 
 def act_messages(number: int, action: bytes) -> Iterator[StreamStepsRequest]:

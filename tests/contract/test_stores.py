@@ -10,7 +10,7 @@ from store_harness import AGENT, BAD_DIGEST, HOUR, Harness, pointer_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.store import CheckpointStore, check_store
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, InvalidArgument, NotFound
+from podrace.errors import Aborted, DataLoss, InvalidArgument, NamedResource, NotFound
 
 # Objects.
 
@@ -47,8 +47,9 @@ def test_objects_are_listed_with_digest_and_size(store: CheckpointStore) -> None
 
 def test_a_missing_object_is_not_found_and_named(store: CheckpointStore) -> None:
     name = digest(b"never put")
-    with pytest.raises(NotFound, match=name):
+    with pytest.raises(NotFound, match=name) as raised:
         store.get_object(name)
+    assert raised.value.resource == NamedResource("object", name)
     assert store.delete_object(name, 0.0) is False
 
 

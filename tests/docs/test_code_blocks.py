@@ -2,10 +2,14 @@
 
 import re
 from pathlib import PurePath
+from typing import Any
 
 import pytest
 from block_checks import CHECKS
 from doc_blocks import Block, all_blocks
+
+import simulators
+from agentpod.roles.repeatability import find_difference
 
 BLOCKS = all_blocks()
 ACTIONS = ("", "run", "file", "skip")
@@ -41,3 +45,11 @@ def without_written_modules(block: Block) -> str:
             module = re.escape(PurePath(written.argument).stem)
             text = re.sub(rf"^(?:from {module} import .*|import {module})$", "pass", text, flags=re.MULTILINE)
     return text
+
+
+def test_the_wrapper_of_the_page_about_extensions_repeats_its_steps_with_the_seed():
+    (source,) = (block.text for block in BLOCKS if block.argument == "driving.py")
+    module: dict[str, Any] = {}
+    exec(compile(source, "driving.py", "exec"), module)
+    simulator = simulators.make("cartpole", 4)
+    assert find_difference(module["Noisy"](simulator, 0.02), 1) == ""

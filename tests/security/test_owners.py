@@ -46,7 +46,7 @@ from podrace.access.principal import ROLES_BY_NAME
 from podrace.access.tokens import AUDIENCE, claims_of
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.database import Database
-from podrace.errors import InvalidArgument, NotFound, PermissionDenied, PodraceError
+from podrace.errors import InvalidArgument, NamedResource, NotFound, PermissionDenied, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -336,6 +336,9 @@ async def test_a_foreign_checkpoint_is_not_evaluated(running: Services) -> None:
             named.agent_id, named.manifest_digest = f"{name}-a0", DIGEST
             answers.append((await running.answer(BOB, "CreateEvaluation", request)).replace(name, "ID"))
         assert answers == ["NotFound: agent 'ID-a0': there is no such agent"] * 2
+    with pytest.raises(NotFound) as refusal:
+        await running.call(BOB, "CreateEvaluation", request)
+    assert refusal.value.resource == NamedResource("agent", f"{MISSING}-a0")
 
 
 async def test_a_token_bound_to_a_tournament_reaches_it_alone(running: Services) -> None:

@@ -25,7 +25,7 @@ podrace certs add FOLDER user alice            one more certificate
 podrace certs add FOLDER plugin scorer --host scorer.example.org
 podrace certs ls FOLDER                        names, hosts and expiry
 podrace certs renew FOLDER                     new certificates of the same authority
-podrace certs revoke FOLDER user/alice         revoke a certificate before it expires
+podrace certs revoke FOLDER user/alice         revoke certificates before they expire
 podrace certs secrets FOLDER --namespace N     Kubernetes Secrets, for kubectl apply -f -
 
 FOLDER/ROLE[/NAME] has tls.key, tls.crt and ca.crt for one process: PODRACE_TLS_KEY_FILE, PODRACE_TLS_CERTIFICATE_FILE
@@ -149,7 +149,7 @@ def renew(folder: Path, paths: Sequence[str], as_json: bool) -> int:
     """Renew all certificates, or those that are named, with the same names and the same lifetime.
 
     The authority stays, so renewed and older certificates work with each other. Running services read the new files.
-    An older certificate remains valid until it expires: revoke it first if its key may be known to others.
+    An older certificate remains valid until it expires: if others may know its key, use `revoke --replaced`.
     """
     from podrace.certificates.folder import CertificateFolder
 
@@ -160,13 +160,17 @@ def renew(folder: Path, paths: Sequence[str], as_json: bool) -> int:
     return _show(opened, now, only=[path.strip("/") for path in named], as_json=as_json)
 
 
-@certs.command(short_help="Revoke a certificate before it expires.")
+@certs.command(short_help="Revoke certificates before they expire.")
 @folder_argument
 @click.argument("paths", nargs=-1, required=True, metavar="ROLE[/NAME]...")
+@click.option(
+    "--replaced", is_flag=True, help="Revoke only those that `renew` has replaced; the present one remains valid."
+)
 @json_option
-def revoke(folder: Path, paths: Sequence[str], as_json: bool) -> int:
+def revoke(folder: Path, paths: Sequence[str], replaced: bool, as_json: bool) -> int:
     """Add certificates to the list of revoked ones (ca.crl), which is copied to every subfolder.
 
+    This includes the certificates that `renew` has replaced and that have not expired.
     Services refuse revoked certificates if PODRACE_TLS_REVOCATION_FILE names that list; they read it again when it
     changes.
     """
@@ -174,7 +178,7 @@ def revoke(folder: Path, paths: Sequence[str], as_json: bool) -> int:
 
     opened, now = CertificateFolder.open(folder), datetime.now(UTC)
     for path in paths:
-        opened.revoke(path, now)
+        opened.revoke(path, now, keep_present=replaced)
     return _show(opened, now, only=[path.strip("/") for path in paths], as_json=as_json)
 
 

@@ -1,5 +1,6 @@
 """Calls methods with deadlines, reads lists to their last page, and keeps the channels of a client."""
 
+import asyncio
 import functools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,6 +26,9 @@ PAGE_SIZE = 64
 """Entries a page. A page that exceeds the message limit of gRPC (4 MiB) is requested again with half as many."""
 LARGEST_PAGE = 1000
 """Entries a page, at most, by the contracts."""
+MOST_REPEATS = 10
+"""How often one page is requested again after a pause that the service asked for."""
+LONGEST_PAUSE_SECONDS = 5.0
 ARCHIVE_SECONDS = 90.0
 """Deadline of a deletion: the operator may have tournaments archived first."""
 BACK_UP_SECONDS = 600.0
@@ -124,23 +128,43 @@ async def pages(
         yield page
 
 
-async def pages_by(ask: Callable[[Any], Awaitable[Response]], request: Any) -> AsyncIterator[Response]:
+async def pages_by(
+    ask: Callable[[Any], Awaitable[Response]],
+    request: Any,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[Response]:
     """Asks for the pages of a list until the last one.
 
-    A page that is larger than a message may be is requested again with half as many entries.
+    A page that is larger than a message may be is requested again with half as many entries. If the service limits the
+    rate of calls, the page is requested again after the pause that it asks for.
+
+    Args:
+        ask: Makes the call.
+        request: The first request; its page size and its page token are changed.
+        sleep: Waits for so many seconds.
 
     Raises:
-        ResourceExhausted: A single entry is larger than a message may be.
+        ResourceExhausted: A single entry is larger than a message may be, or the service still refuses a page after
+            MOST_REPEATS pauses.
     """
+    repeats = 0
     while True:
         try:
             page: Any = await ask(request)
-        except ResourceExhausted:
-            # Present services limit pages by bytes; those of earlier versions do not.
+        except ResourceExhausted as error:
+            if error.retry_seconds is not None:
+                repeats += 1
+                if repeats > MOST_REPEATS:
+                    raise
+                await sleep(min(error.retry_seconds, LONGEST_PAUSE_SECONDS))
+                continue
+            # gRPC refuses the page. Present services limit pages by bytes; those of earlier versions do not.
             if getattr(request, "page_size", 0) <= 1:
                 raise
             request.page_size //= 2
             continue
+        repeats = 0
         yield page
         request.page_token = page.next_page_token
         if not request.page_token:

@@ -46,7 +46,7 @@ def judge_submission(judge: Judge, read: Read, assignment: Assignment, manifest_
 def _parsed(judge: Judge, data: bytes) -> Manifest:
     try:
         return json_format.Parse(data, Manifest(), ignore_unknown_fields=True)
-    except json_format.ParseError as error:
+    except (json_format.ParseError, UnicodeDecodeError) as error:
         judge.require("canonical-json", False, f"a manifest cannot be read: {str(error)[:200]}")
         raise
 
@@ -86,8 +86,11 @@ def _contradictions(manifest: Manifest, assignment: Assignment) -> Iterator[str]
 def policy_digest(read: Read, manifest_digest: str) -> str:
     """Returns the digest of the policy of a stored checkpoint; empty if the manifest cannot be read."""
     data = read(manifest_digest) or b"{}"
-    parts = json.loads(data).get("parts", [])
-    return next((str(part["digest"]) for part in parts if part["name"] == "policy"), "")
+    try:
+        parts = json.loads(data)["parts"]
+        return next((str(part["digest"]) for part in parts if part["name"] == "policy"), "")
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def wrong_evaluation(found: Evaluation, episodes: int, digest: str) -> Iterator[str]:

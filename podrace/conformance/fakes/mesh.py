@@ -11,7 +11,7 @@ from podrace.conformance.fakes import manifests
 from podrace.conformance.fakes.leases import ExaminedLease
 from podrace.conformance.fakes.object_server import CONDITION, Objects
 from podrace.conformance.findings import Judge, Violated
-from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NamedResource, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -217,7 +217,7 @@ class FakeStore(store_pb2_grpc.StoreServiceServicer):
         self._lease("RenewObjects", request, context)
         for digest in request.digests:
             if self.objects.get(digest) is None:
-                raise NotFound(f"there is no object {digest}")
+                raise NotFound(f"there is no object {digest}", resource=NamedResource("object", digest))
         return store_pb2.RenewObjectsResponse()
 
 

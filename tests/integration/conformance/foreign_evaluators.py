@@ -162,6 +162,17 @@ class OtherMean(Evaluator):
         return response
 
 
+class OneReturn(Evaluator):
+    """Reports the return of the first episode only."""
+
+    breaks = "and their mean is `mean_return`"
+
+    def EvaluatePolicy(self, request: Any, context: Any) -> pb.EvaluatePolicyResponse:
+        response = super().EvaluatePolicy(request, context)
+        del response.evaluation.episode_returns[1:]
+        return response
+
+
 class NotANumber(Evaluator):
     """Scores by a number that is not finite."""
 
@@ -199,6 +210,7 @@ BROKEN = [
     OneSession,
     AnyPolicyWithoutSession,
     OtherMean,
+    OneReturn,
     NotANumber,
     AnyEnvironment,
     NeverAnswers,

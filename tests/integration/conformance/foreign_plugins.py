@@ -7,6 +7,8 @@ import threading
 from random import Random, SystemRandom
 from typing import Any
 
+import grpc
+
 from podrace.evolution.v1 import evolution_pb2_grpc as pb_grpc
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse, ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import OPINION_BY_RANK, OPINION_UNSPECIFIED
@@ -175,7 +177,36 @@ class SmallMemory(Plugin):
         return super().ProposeAgent(request, context)
 
 
+class NoChildrenYet(Plugin):
+    """Implements proposals for an empty board only."""
+
+    breaks = "An error status, no answer before the deadline, and an answer that violates the rules at its fields"
+
+    def ProposeAgent(self, request: Any, context: Any) -> ProposeAgentResponse:
+        if request.candidates:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "children are not implemented")
+        return super().ProposeAgent(request, context)
+
+
+class AnswersOnce(Plugin):
+    """Fails when a request is repeated."""
+
+    breaks = "An error status, no answer before the deadline, and an answer that violates the rules at its fields"
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+
+    def JudgeCandidate(self, request: Any, context: Any) -> JudgeCandidateResponse:
+        key = request.SerializeToString(deterministic=True)
+        if key in self.seen:
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "this candidate was judged")
+        self.seen.add(key)
+        return super().JudgeCandidate(request, context)
+
+
 BROKEN = [
+    NoChildrenYet,
+    AnswersOnce,
     OutsideRange,
     UnknownParent,
     OtherShape,

@@ -79,6 +79,7 @@ class Simulator(pb_grpc.SimulatorServiceServicer):
     breaks = ""
     maximum = 4096
     walks_type = Walks
+    observation_space, action_space = OBSERVATIONS, ACTIONS
 
     def GetSimulator(self, request: Any, context: Any) -> pb.GetSimulatorResponse:
         """Describes the simulator."""
@@ -87,8 +88,8 @@ class Simulator(pb_grpc.SimulatorServiceServicer):
         except Refused as refusal:
             context.abort(refusal.code, str(refusal))
         return pb.GetSimulatorResponse(
-            observation_space=OBSERVATIONS,
-            action_space=ACTIONS,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
             maximum_environments=self.maximum,
             reproducible=True,
         )
@@ -122,7 +123,7 @@ class Simulator(pb_grpc.SimulatorServiceServicer):
 
     def opened(self) -> pb.StreamStepsResponse:
         """Answers open."""
-        opened = pb.StreamStepsResponse.Opened(observation_space=OBSERVATIONS, action_space=ACTIONS)
+        opened = pb.StreamStepsResponse.Opened(observation_space=self.observation_space, action_space=self.action_space)
         return pb.StreamStepsResponse(opened=opened)
 
     def open(self, request: Any, walks: Walks | None) -> Walks:
@@ -169,6 +170,31 @@ class WrongShape(Simulator):
         states = np.frombuffer(stepped.observation, np.float32).reshape(-1, 3)
         stepped.observation = states[:, :2].tobytes()
         yield pb.StreamStepsResponse(stepped=stepped)
+
+
+class NoDataType(Simulator):
+    """Does not state the data type of observations."""
+
+    breaks = "Set of values that an observation or an action can take."
+    observation_space = Space(kind=Space.KIND_CONTINUOUS, shape=[3])
+
+
+class NoChoices(Simulator):
+    """States no choices of a discrete action."""
+
+    breaks = "Set of values that an observation or an action can take."
+    action_space = Space(kind=Space.KIND_DISCRETE, data_type=tensor_pb2.DATA_TYPE_INT64)
+
+
+class OpensOtherSpaces(Simulator):
+    """States a space without a data type when a stream is opened."""
+
+    breaks = "Set of values that an observation or an action can take."
+
+    def opened(self) -> pb.StreamStepsResponse:
+        opened = super().opened()
+        opened.opened.observation_space.ClearField("data_type")
+        return opened
 
 
 class LateReset(Simulator):
@@ -317,6 +343,9 @@ class Hangs(Simulator):
 
 BROKEN = [
     WrongShape,
+    NoDataType,
+    NoChoices,
+    OpensOtherSpaces,
     LateReset,
     IgnoresSeed,
     EqualLanes,

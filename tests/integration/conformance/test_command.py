@@ -15,6 +15,7 @@ from third_party import served
 from podrace.cli import main
 from podrace.cli.conform.command import show_report
 from podrace.conformance.examine import judge_of, run_parts
+from podrace.errors import Unauthenticated
 from podrace.evolution.v1.evolution_pb2_grpc import add_EvolutionServiceServicer_to_server as add
 
 
@@ -135,3 +136,30 @@ async def test_what_was_found_before_the_time_was_over_is_reported(capsys: pytes
     show_report(unbroken, everything=False)
     message = "host:1 was not examined completely, so it is not known to conform to the contract of a worker: "
     assert capsys.readouterr().err.startswith(message)
+
+
+async def test_an_error_in_one_part_does_not_hide_what_the_others_find(capsys: pytest.CaptureFixture[str]) -> None:
+    judge = judge_of("worker")
+
+    async def fails() -> None:
+        judge.expect("opens", True, "")
+        raise KeyError("a field that nothing checks")
+
+    async def finds() -> None:
+        judge.require("probe", False, "probe_sum is 1 instead of 2")
+
+    report = await run_parts("worker", "host:1", judge, [fails, finds, fails], most_seconds=5.0)
+    grades = {finding.requirement.name: finding.grade for finding in report.findings}
+    assert (grades["opens"], grades["probe"], grades["deadline"]) == ("MET", "VIOLATED", "UNTESTED")
+    show_report(report, everything=False)
+    assert "with KeyError: 'a field that nothing checks'" in capsys.readouterr().err
+    unbroken = await run_parts("worker", "host:1", judge_of("worker"), [fails], most_seconds=5.0)
+    assert not unbroken.conforms
+
+
+async def test_a_service_that_does_not_accept_the_caller_is_not_examined() -> None:
+    async def fails() -> None:
+        raise Unauthenticated("the service answers UNAUTHENTICATED")
+
+    with pytest.raises(Unauthenticated):
+        await run_parts("worker", "host:1", judge_of("worker"), [fails], most_seconds=5.0)

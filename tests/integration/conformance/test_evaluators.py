@@ -36,4 +36,5 @@ async def test_a_broken_evaluator_is_found_by_the_words_of_the_contract(service:
     with served(add, service()) as address:
         report = await examined(address)
     assert not report.conforms
+    assert not report.unfinished
     assert_found(report, service.breaks)

@@ -30,10 +30,24 @@ async def test_a_simulator_that_keeps_the_contract_passes() -> None:
     assert untested(report) == {"split-actions", "unseen-memory"}
 
 
+class Small(foreign_simulators.Simulator):
+    """Allows fewer environments than the examination opens elsewhere."""
+
+    maximum = 3
+
+
+async def test_no_more_environments_are_opened_than_the_service_allows() -> None:
+    with served(add, Small()) as address:
+        report = await examined(address)
+    assert wrong(report) == {}
+    assert report.conforms
+
+
 @pytest.mark.parametrize("service", foreign_simulators.BROKEN, ids=lambda service: service.__name__)
 async def test_a_broken_simulator_is_found_by_the_words_of_the_contract(service: type) -> None:
     large = service is foreign_simulators.LongMessages
     with served(add, service()) as address:
         report = await examined(address, environments=100_000 if large else 1000, most_seconds=20.0 if large else 2.0)
     assert not report.conforms
+    assert not report.unfinished
     assert_found(report, service.breaks)

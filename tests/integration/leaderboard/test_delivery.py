@@ -24,7 +24,15 @@ from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.checkpoint_store.store import UrlGrant
 from podrace.client.delivery import CheckpointFetcher
-from podrace.errors import Cancelled, DataLoss, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted
+from podrace.errors import (
+    Cancelled,
+    DataLoss,
+    InvalidArgument,
+    NamedResource,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+)
 
 RACE, OTHER = "race-1", "race-2"
 PARTS = {"policy": b"p" * (2 * CHUNK_BYTES + 5), "test_vectors": b"v" * 9, "learner": b"l" * 100}
@@ -112,12 +120,19 @@ async def test_a_manifest_is_returned_without_its_parts_and_without_large_traces
 async def test_a_checkpoint_of_another_tournament_is_answered_like_one_that_does_not_exist(world: World) -> None:
     foreign = world.publish(OTHER)
     for name in (foreign, "0" * 64):
-        with pytest.raises(NotFound, match=f"manifest {name} is not in"):
+        with pytest.raises(NotFound, match=f"manifest {name} is not in") as raised:
             await world.manifest(name)
+        assert raised.value.resource == NamedResource("checkpoint", name)
         with pytest.raises(NotFound):
             await world.parts(name)
         with pytest.raises(NotFound):
             await world.read(name, PARTS["policy"])
+
+
+async def test_a_part_that_a_manifest_does_not_list_is_named(world: World) -> None:
+    with pytest.raises(NotFound, match="lists no part") as raised:
+        await world.read(world.publish(), b"unlisted")
+    assert raised.value.resource == NamedResource("part", sha(b"unlisted"))
 
 
 async def test_a_part_arrives_in_chunks_with_digests_and_from_any_offset(world: World) -> None:

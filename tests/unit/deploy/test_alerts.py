@@ -135,6 +135,16 @@ def test_a_tournament_that_gets_no_pod_is_reported_as_short(tmp_path: Path) -> N
     assert firing({**HEALTHY, **none}, tmp_path) == {"PodracePoolShort"}
 
 
+@pytest.mark.long
+@needs_promtool
+def test_a_tournament_that_is_new_is_not_reported_as_standing_still(tmp_path: Path) -> None:
+    new = {
+        'podrace_orchestrator_pods{tournament_id="t"}': "_x28 2x30",
+        'podrace_orchestrator_environment_steps{tournament_id="t"}': "_x28 0x30",
+    }
+    assert firing({**HEALTHY, **new}, tmp_path) == set()
+
+
 @needs_promtool
 def test_a_database_that_cannot_be_written_is_reported_although_no_tournament_runs(tmp_path: Path) -> None:
     unwritable = {"podrace_orchestrator_database_unwritable": "0x30 1x30"}

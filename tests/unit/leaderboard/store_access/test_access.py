@@ -12,7 +12,7 @@ from podrace.checkpoint.v1 import store_pb2 as pb
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.store import LARGEST_UPLOAD_BYTES, UrlGrant
 from podrace.digests import digest
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, NamedResource, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -88,3 +88,18 @@ async def test_reads_are_signed_in_another_thread_for_the_objects_that_are_named
     named = await access.grant_reads(request)
     assert [read.digest for read in named.reads] == [manifest_digest, digest(b"state")]
     assert threading.current_thread() not in store.threads
+
+
+async def test_an_object_or_agent_that_does_not_exist_is_named(
+    access: StoreAccess, published: tuple[Agent, str]
+) -> None:
+    request = pb.RenewObjectsRequest(
+        tournament_id=TOURNAMENT, agent_id=published[0].agent_id, lease_epoch=1, digests=["0" * 64]
+    )
+    with pytest.raises(NotFound) as raised:
+        await access.renew_objects(request)
+    assert raised.value.resource == NamedResource("object", "0" * 64)
+    request.agent_id = f"{TOURNAMENT}-a999"
+    with pytest.raises(NotFound) as raised:
+        await access.renew_objects(request)
+    assert raised.value.resource == NamedResource("agent", request.agent_id)

@@ -116,6 +116,31 @@ def test_a_renewed_certificate_is_valid_after_the_old_one_was_revoked(folder: Ce
     assert revoked(folder, bob.path) == {old}
 
 
+def test_certificates_that_were_renewed_are_revoked_with_the_present_one(folder: CertificateFolder) -> None:
+    serials = {folder.add(ALICE, [], NOW, YEAR).serial, *(folder.renew("user/alice", NOW).serial for _ in range(2))}
+    folder.add(SpiffeName("user", "bob"), [], NOW, YEAR)
+    folder.renew("user/bob", NOW)
+    CertificateFolder.open(folder.path).revoke("user/alice", NOW)
+    assert revoked(folder, "user/bob") == serials
+    assert len(serials) == 3
+
+
+def test_the_present_certificate_can_stay_valid_when_renewed_ones_are_revoked(folder: CertificateFolder) -> None:
+    old = folder.add(ALICE, [], NOW, YEAR).serial
+    with pytest.raises(NotFound, match="has replaced none that is still valid"):
+        folder.revoke("user/alice", NOW, keep_present=True)
+    folder.renew("user/alice", NOW)
+    assert not folder.revoke("user/alice", NOW, keep_present=True).revoked
+    assert revoked(folder, "user/alice") == {old}
+
+
+def test_an_expired_certificate_is_not_kept_after_its_renewal(folder: CertificateFolder) -> None:
+    folder.add(ALICE, [], NOW, YEAR)
+    present = folder.renew("user/alice", NOW + 2 * YEAR).serial
+    folder.revoke("user/alice", NOW + 2 * YEAR)
+    assert revoked(folder, "user/alice") == {present}
+
+
 def test_no_certificate_outlives_the_authority(tmp_path: Path) -> None:
     folder = CertificateFolder.create(tmp_path / "c", NOW, lifetime=timedelta(days=10))
     assert folder.add(ALICE, [], NOW, YEAR).expires == NOW + timedelta(days=10)

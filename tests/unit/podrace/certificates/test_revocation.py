@@ -59,6 +59,42 @@ def test_the_list_of_another_authority_is_not_used(
         RevocationList(other.path / "authority/ca.crl", folder.path / "orchestrator/ca.crt")
 
 
+def test_a_list_counts_once_the_certificate_of_its_authority_is_there(
+    folder: CertificateFolder, revoked: RevocationList, tmp_path: Path
+) -> None:
+    other = CertificateFolder.create(tmp_path / "other", NOW)
+    serial = other.add(SpiffeName("user", "bob"), [], NOW, YEAR).serial
+    other.revoke("user/bob", NOW)
+    mounted = folder.path / "orchestrator"
+    (mounted / "ca.crl").write_bytes((other.path / "authority/ca.crl").read_bytes())
+    assert serial not in revoked
+    with (mounted / "ca.crt").open("ab") as file:
+        file.write((other.path / "authority/ca.crt").read_bytes())
+    assert serial in revoked
+
+
+def test_reading_is_repeated_every_second_until_it_succeeds(
+    folder: CertificateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, attempts, read = [100.0], [], Path.read_bytes
+    path = folder.path / "orchestrator/ca.crl"
+    revoked = RevocationList(path, folder.path / "orchestrator/ca.crt", lambda: clock[0])
+    serial = folder.revoke("user/alice", NOW).serial
+
+    def refused(self: Path) -> bytes:
+        attempts.append(self)
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    for seconds in (100.0, 100.5, 101.0, 101.5):
+        clock[0] = seconds
+        assert serial not in revoked
+    assert attempts == [path, path]
+    monkeypatch.setattr(Path, "read_bytes", read)
+    clock[0] = 102.0
+    assert serial in revoked, "the files have not changed, but can be read"
+
+
 def test_a_list_that_cannot_be_read_at_start_is_an_error(tmp_path: Path, folder: CertificateFolder) -> None:
     with pytest.raises(FailedPrecondition, match="cannot be read"):
         RevocationList(tmp_path / "missing.crl", folder.path / "orchestrator/ca.crt")

@@ -73,6 +73,14 @@ def test_the_list_shows_expiry_and_revocation(type_: Any) -> None:
     assert "valid" in lines["orchestrator"]
 
 
+def test_only_the_certificates_that_were_renewed_can_be_revoked(type_: Any) -> None:
+    type_("certs", "make", "c")
+    type_("certs", "renew", "c", "operator/operator")
+    assert not type_("certs", "revoke", "c", "operator/operator", "--replaced", "--json").json[0]["revoked"]
+    assert "has replaced none" in type_("certs", "revoke", "c", "pod-leader", "--replaced").err
+    assert type_("certs", "revoke", "c", "operator/operator", "--json").json[0]["revoked"]
+
+
 def test_renewal_of_all_leaves_the_authority_and_the_revoked_ones(type_: Any, tmp_path: Path) -> None:
     type_("certs", "make", "c")
     type_("certs", "revoke", "c", "pod-leader")
