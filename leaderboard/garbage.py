@@ -45,7 +45,7 @@ from leaderboard.store import ancestor_queries, generation_marks, records
 from leaderboard.store.deletion_records import pending_deletions
 from leaderboard.store.held_records import held_manifests
 from leaderboard.store.snapshot_records import snapshot_manifests
-from podrace.checkpoint_store.collect import delete, survey
+from podrace.checkpoint_store.collect import Survey, delete, survey
 from podrace.checkpoint_store.store import ARCHIVE_PREFIX, BACKUP_PREFIX, CheckpointStore, Place, StoredObject
 from podrace.database import LARGEST_NUMBER, Database, Transaction
 from podrace.database.leadership import CheckLeads, only_replica
@@ -192,14 +192,10 @@ async def collect_once(
         survey,
         dropped=excess.dropped,
         replaceable=lambda agent_id: tournament_of(agent_id) in quotas,
-        foreign=lambda name: name not in known and not name.startswith((ARCHIVE_PREFIX, BACKUP_PREFIX)),
+        foreign=lambda name: is_foreign(name, known),
     )
     found = await asyncio.to_thread(look, store, listed, needed, grace_seconds)
-    if needed and found.missing == needed:
-        raise NotFound(
-            f"none of the {len(needed)} checkpoints that tournaments need is in {store.uri}; is it the store of this"
-            " leaderboard? Nothing was deleted"
-        )
+    check_some_found(needed, found, store.uri)
     MISSING.set(len(found.missing))
     # Raises if another replica has taken over since: it may need what was not needed before.
     await state.transact(lambda _: None)
@@ -209,6 +205,20 @@ async def collect_once(
     needed_bytes = {name: cut.left_bytes for name, cut in excess.cuts.items()}
     on_measured(Measured(found.kept_bytes, needed_bytes, quotas, _really_cut(excess, deleted)))
     return deleted
+
+
+def check_some_found(needed: Collection[Place], found: Survey, uri: str) -> None:
+    """Raises NotFound if the store has none of the checkpoints that tournaments need."""
+    if needed and found.missing == needed:
+        raise NotFound(
+            f"none of the {len(needed)} checkpoints that tournaments need is in {uri}; is it the store of this"
+            " leaderboard? Nothing was deleted"
+        )
+
+
+def is_foreign(tournament_id: str, known: Collection[str]) -> bool:
+    """Whether a folder of the store has files of a tournament that the database does not know."""
+    return tournament_id not in known and not tournament_id.startswith((ARCHIVE_PREFIX, BACKUP_PREFIX))
 
 
 async def _retained_and_quotas(

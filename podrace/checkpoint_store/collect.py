@@ -93,9 +93,7 @@ def survey(
             missing.add(root)
     reachable.add_pointers(replaceable)
     kept = reachable.kept - set(dropped)
-    spared = {name for name in {stored.tournament_id for stored in listed} - {SHARED} if foreign(name)}
-    if any(foreign(name) for name in reachable.tournaments):
-        spared.add(SHARED)
+    spared = _spared(listed, reachable.tournaments, foreign)
     garbage: list[Place] = []
     kept_bytes: Counter[str] = Counter()
     for stored in listed:
@@ -105,6 +103,14 @@ def survey(
         else:
             kept_bytes[stored.tournament_id] += stored.size_bytes
     return Survey(garbage, frozenset(missing), kept_bytes)
+
+
+def _spared(
+    listed: Iterable[StoredObject], with_agents: Iterable[str], foreign: Callable[[str], bool]
+) -> Collection[str]:
+    """Returns the tournaments in whose folders nothing is garbage."""
+    spared = {name for name in {stored.tournament_id for stored in listed} - {SHARED} if foreign(name)}
+    return spared | {SHARED} if any(foreign(name) for name in with_agents) else spared
 
 
 def delete(
