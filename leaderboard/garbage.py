@@ -10,6 +10,11 @@ Some needed checkpoints may be missing: the board of an idle tournament may have
 files. That is no error, and everything that still exists is kept. But if all needed checkpoints are missing, nothing is
 deleted: every board keeps the files of its best candidate, so this must be the store of another leaderboard.
 
+Files of tournaments that the database does not know are never deleted here. They may belong to another leaderboard that
+shares the store, or the database may have been lost or restored from an earlier backup. While the store has agents of
+such a tournament, the shared folder is kept too, because podrace 0.1.0 stored the files of all tournaments there.
+Backups and archives are collected in any case: their pointers name everything that is needed of them.
+
 With `assignment.tournament_checkpoint_bytes`, checkpoints of ended agents and snapshots are deleted until the others
 fit (leaderboard.storage_quotas).
 
@@ -37,10 +42,11 @@ from leaderboard.ranking.game_history import GameHistory
 from leaderboard.ranking.retention import NewestByAgent, Retention, TournamentRecord, retained
 from leaderboard.storage_quotas import Excess, QuotaPlan, beyond_quotas, quota_plan, quotas_of
 from leaderboard.store import ancestor_queries, generation_marks, records
+from leaderboard.store.deletion_records import pending_deletions
 from leaderboard.store.held_records import held_manifests
 from leaderboard.store.snapshot_records import snapshot_manifests
-from podrace.checkpoint_store.collect import delete, survey
-from podrace.checkpoint_store.store import CheckpointStore, Place, StoredObject
+from podrace.checkpoint_store.collect import Survey, delete, survey
+from podrace.checkpoint_store.store import ARCHIVE_PREFIX, BACKUP_PREFIX, CheckpointStore, Place, StoredObject
 from podrace.database import LARGEST_NUMBER, Database, Transaction
 from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import NotFound, PodraceError, ResourceExhausted
@@ -173,6 +179,8 @@ async def collect_once(
     """
     listed = await asyncio.to_thread(lambda: list(store.list_objects()))
     needed, plans = await _retained_and_quotas(state, retention, idle_seconds(listed))
+    # Exactly the tournaments whose needed checkpoints were read: one that was recorded since is not judged yet.
+    known = {plan.tournament_id for plan in plans} | {name for name, _ in await state.transact(pending_deletions)}
     # Last, because an agent may have been generated meanwhile from a candidate that was evicted since.
     starting = await state.transact(starting_checkpoints, recent_after)
     unfinished = await state.transact(unfinished_agents, recent_after)
@@ -180,13 +188,14 @@ async def collect_once(
     excess = await asyncio.to_thread(beyond_quotas, store, plans, starting, unfinished)
     needed = (needed - excess.unneeded) | starting
     quotas = quotas_of(plans)
-    look = partial(survey, dropped=excess.dropped, replaceable=lambda agent_id: tournament_of(agent_id) in quotas)
+    look = partial(
+        survey,
+        dropped=excess.dropped,
+        replaceable=lambda agent_id: tournament_of(agent_id) in quotas,
+        foreign=lambda name: is_foreign(name, known),
+    )
     found = await asyncio.to_thread(look, store, listed, needed, grace_seconds)
-    if needed and found.missing == needed:
-        raise NotFound(
-            f"none of the {len(needed)} checkpoints that tournaments need is in {store.uri}; is it the store of this"
-            " leaderboard? Nothing was deleted"
-        )
+    check_some_found(needed, found, store.uri)
     MISSING.set(len(found.missing))
     # Raises if another replica has taken over since: it may need what was not needed before.
     await state.transact(lambda _: None)
@@ -196,6 +205,20 @@ async def collect_once(
     needed_bytes = {name: cut.left_bytes for name, cut in excess.cuts.items()}
     on_measured(Measured(found.kept_bytes, needed_bytes, quotas, _really_cut(excess, deleted)))
     return deleted
+
+
+def check_some_found(needed: Collection[Place], found: Survey, uri: str) -> None:
+    """Raises NotFound if the store has none of the checkpoints that tournaments need."""
+    if needed and found.missing == needed:
+        raise NotFound(
+            f"none of the {len(needed)} checkpoints that tournaments need is in {uri}; is it the store of this"
+            " leaderboard? Nothing was deleted"
+        )
+
+
+def is_foreign(tournament_id: str, known: Collection[str]) -> bool:
+    """Whether a folder of the store has files of a tournament that the database does not know."""
+    return tournament_id not in known and not tournament_id.startswith((ARCHIVE_PREFIX, BACKUP_PREFIX))
 
 
 async def _retained_and_quotas(

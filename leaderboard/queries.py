@@ -18,7 +18,7 @@ from leaderboard.score_statistics import ScoreStatistics
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
 from leaderboard.store.experience_records import OLDEST_SECONDS, newest_with_memory
 from leaderboard.store.records import Generation, Submission
-from podrace.database import Database, Transaction
+from podrace.database import LARGEST_NUMBER, Database, Transaction
 from podrace.errors import FieldViolation, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
@@ -57,7 +57,7 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
     page = pagination.page_of(request)
     position = operator.attrgetter("sequence" if request.all_submissions else "rank")
     if request.all_submissions:
-        begin, limit = (0, -1) if page.selects else (page.after, page.size + 1)
+        begin, limit = (0, LARGEST_NUMBER) if page.selects else (page.after, page.size + 1)
         found = submissions_after(transaction, request.tournament_id, begin, limit)
     else:
         ranked = enumerate(records.board_submissions(transaction, request.tournament_id), start=1)

@@ -18,7 +18,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.snapshots import POLICY_PART, is_snapshot, store_snapshot_of
 from podrace.checkpoint_store.store import CheckpointStore, check_digest
-from podrace.database import Database, Transaction
+from podrace.database import LARGEST_NUMBER, Database, Transaction
 from podrace.errors import InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
@@ -178,7 +178,7 @@ def page_of_snapshots(transaction: Transaction, request: ListSnapshotsRequest) -
         InvalidArgument: The page token does not belong to this list, or the filter or the order cannot be used.
     """
     page, position = pagination.page_of(request), operator.attrgetter("sequence")
-    begin, limit = (0, -1) if page.selects else (page.after, page.size + 1)
+    begin, limit = (0, LARGEST_NUMBER) if page.selects else (page.after, page.size + 1)
     found = list_snapshots(transaction, request.tournament_id, begin, limit)
     if page.selects:
         found = page.cut(found, lambda snapshot: snapshot, position)

@@ -44,8 +44,9 @@ class QuotaPlan:
     """Digests of the manifests of candidates that the next agent may start from."""
     others: Sequence[str]
     """Digests of other manifests that are kept."""
-    submissions: Sequence[str] = ()
-    """Of the others: last submissions that may be deleted, unless an unfinished agent needs them, oldest first."""
+    submissions: Mapping[str, str] = field(default_factory=dict)
+    """Of the others: last submissions that may be deleted once their agent has ended, oldest first; ids of the agents
+    by digest."""
     snapshots: Sequence[str] = ()
     """Of the others: snapshots, oldest first."""
 
@@ -77,16 +78,17 @@ def quota_plan(
     stated = assignment.HasField("tournament_replay_bytes")
     others = [name for name in retained if name not in startable]
     snapshots = [name for name in record.snapshots if name in others]
-    # The champion may be the newest submission of a trial on the board.
-    trials = {trial_key(candidate) for candidate in record.board}
-    past = [one.candidate_id for one in record.submissions if trial_key(one) not in trials]
+    # The champion may be the newest submission of a trial on the board, and former leaders of games stay opponents.
+    trials, kept = {trial_key(candidate) for candidate in record.board}, {*snapshots, *record.leaders}
+    past = {one.candidate_id: one.agent_id for one in record.submissions if trial_key(one) not in trials}
+    past = {name: agent_id for name, agent_id in past.items() if name in others and name not in kept}
     return QuotaPlan(
         tournament_id,
         assignment.tournament_replay_bytes if stated else TOURNAMENT_REPLAY_BYTES,
         assignment.tournament_checkpoint_bytes,
         [name for name in retained if name in startable],
         others,
-        [name for name in past if name in others and name not in snapshots] if _starts_on_board(spec) else [],
+        past if _starts_on_board(spec) else {},
         snapshots,
     )
 
@@ -123,7 +125,7 @@ def beyond_quotas(
     excess = Excess()
     for plan in plans:
         name = plan.tournament_id
-        one = _Tournament(reader, plan, running[name], ended[name])
+        one = _Tournament(reader, plan, running[name], ended[name], unfinished)
         pieces = one.pieces_beyond()
         excess.dropped.update(Place(name, piece) for piece in pieces)
         # Tournaments of podrace 0.1.0 may have a part in the shared folder in common.
@@ -145,6 +147,8 @@ class _Tournament:
     """Manifests of unfinished agents, and others that are needed in any case."""
     ended: Sequence[str]
     """Manifests that pointers of ended agents name."""
+    unfinished: Collection[str]
+    """Ids of the unfinished agents."""
 
     def pieces_beyond(self) -> set[str]:
         """Returns the digests of the pieces of replay memories that do not fit."""
@@ -160,10 +164,12 @@ class _Tournament:
     def cut(self, pieces: Collection[str], excess: Excess) -> None:
         """Adds the checkpoints that do not fit, and those that were deleted earlier."""
         plan = self.plan
-        protected = {*plan.startable, *plan.others, *self.running} - {*plan.submissions, *plan.snapshots}
+        submissions = [name for name, agent_id in plan.submissions.items() if agent_id not in self.unfinished]
+        # An unfinished agent may need any of them, for instance because it starts from it.
+        protected = ({*plan.startable, *plan.others} - {*submissions, *plan.snapshots}) | {*self.running}
         groups = [
             self._group(NEWEST, self.ended, {*protected, *plan.submissions, *plan.snapshots}, pieces),
-            self._group(SUBMISSIONS, plan.submissions, protected, pieces),
+            self._group(SUBMISSIONS, submissions, protected, pieces),
             self._group(SNAPSHOTS, plan.snapshots, protected, pieces),
         ]
         found = cut_to([self._files(name, pieces) for name in protected], groups, plan.checkpoint_bytes)

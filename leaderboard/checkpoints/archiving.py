@@ -100,7 +100,7 @@ def kept_records(transaction: Transaction, tournament_id: str) -> KeptRecords:
     for sent in records.list_submissions(transaction, tournament_id):
         standing = {"current_verdict": sent.standing.verdict, "current_reason": sent.standing.reason}
         lines.append(record("submission", sent.answer, lease_epoch=sent.lease_epoch, **standing))
-    lines += [record("snapshot", each) for each in list_snapshots(transaction, tournament_id, 0, -1)]
+    lines += [record("snapshot", each) for each in list_snapshots(transaction, tournament_id)]
     board = records.board_submissions(transaction, tournament_id)
     lines += [{"record": "board", "candidates": [each.answer.candidate.candidate_id for each in board]}]
     return lines, board[0].answer.candidate.candidate_id if board else ""

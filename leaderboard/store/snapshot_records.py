@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from leaderboard.store.records import timestamp
-from podrace.database import Transaction
+from podrace.database import LARGEST_NUMBER, Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 
 CHAMPION = ""
@@ -52,7 +52,9 @@ def add_snapshot(transaction: Transaction, draft: Snapshot) -> tuple[Snapshot, b
     return snapshot, True
 
 
-def list_snapshots(transaction: Transaction, tournament_id: str, after_sequence: int, limit: int) -> list[Snapshot]:
+def list_snapshots(
+    transaction: Transaction, tournament_id: str, after_sequence: int = 0, limit: int = LARGEST_NUMBER
+) -> list[Snapshot]:
     """Returns at most `limit` snapshots of a tournament after a sequence number, by arrival.
 
     Only the champion's snapshots are taken with the environment steps of the whole tournament. An agent's snapshot has

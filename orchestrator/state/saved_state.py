@@ -119,5 +119,5 @@ def raise_restored_epoch(transaction: Transaction, epoch: int) -> None:
 
 
 def has_tournaments(transaction: Transaction) -> bool:
-    """Whether the database has any tournament."""
-    return bool(transaction.execute("SELECT 1 FROM tournaments LIMIT 1"))
+    """Whether the database has any tournament, or one that is being deleted."""
+    return any(transaction.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in ("tournaments", "deletions"))

@@ -195,6 +195,8 @@ class Backups:
             self._keep(1 + int(now // HOUR_SECONDS) % hours, digest, epoch, now)
         if requested:
             self._keep_requested(digest, epoch, now)
+        elif not newest or newest[0].time // HOUR_SECONDS != now // HOUR_SECONDS:
+            self._delete_hours_after(hours)
         return self._read(digest)[0]
 
     def restore(self, path: Path, manifest_digest: str = "", *, replace: bool = False) -> Backup | None:
@@ -265,6 +267,12 @@ class Backups:
         kept = Pointer(agent_id=pointer_id, lease_epoch=epoch, manifest_digest=digest)
         with suppress(Aborted):
             self._store.swap_pointer(pointer_id, kept, found[1] if found else None)
+
+    def _delete_hours_after(self, hours: int) -> None:
+        """Deletes the backups of past hours that are no longer replaced, because `backup.hours` was larger once."""
+        for slot in self._slots():
+            if hours < slot < FIRST_REQUESTED:
+                self._store.delete_pointer(self._pointer(slot))
 
     def _keep_requested(self, digest: str, epoch: int, now: float) -> None:
         """Keeps a backup that a person asked for, and no longer those that are too old or cannot be read."""

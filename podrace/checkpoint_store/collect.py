@@ -67,6 +67,7 @@ def survey(
     *,
     dropped: Collection[Place] = (),
     replaceable: Callable[[str], bool] = lambda _: False,
+    foreign: Callable[[str], bool] = lambda _: False,
 ) -> Survey:
     """Finds what `collect` would delete, without deleting it. A missing root is reported and keeps nothing.
 
@@ -78,6 +79,8 @@ def survey(
         grace_seconds: Younger objects are kept.
         dropped: Files that are not kept although a root or a pointer lists them.
         replaceable: Whether the newest checkpoint of an agent may have been deleted on purpose, by the agent's id.
+        foreign: Whether it is unknown what is needed of a tournament, by its id. Its objects are kept, and so is the
+            shared folder if it has an agent: podrace 0.1.0 stored the objects of all tournaments there.
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
@@ -90,14 +93,24 @@ def survey(
             missing.add(root)
     reachable.add_pointers(replaceable)
     kept = reachable.kept - set(dropped)
+    spared = _spared(listed, reachable.tournaments, foreign)
     garbage: list[Place] = []
     kept_bytes: Counter[str] = Counter()
     for stored in listed:
-        if stored.age_seconds >= grace_seconds and (place := place_of(stored)) not in kept:
+        collected = stored.age_seconds >= grace_seconds and stored.tournament_id not in spared
+        if collected and (place := place_of(stored)) not in kept:
             garbage.append(place)
         else:
             kept_bytes[stored.tournament_id] += stored.size_bytes
     return Survey(garbage, frozenset(missing), kept_bytes)
+
+
+def _spared(
+    listed: Iterable[StoredObject], with_agents: Iterable[str], foreign: Callable[[str], bool]
+) -> Collection[str]:
+    """Returns the tournaments in whose folders nothing is garbage."""
+    spared = {name for name in {stored.tournament_id for stored in listed} - {SHARED} if foreign(name)}
+    return spared | {SHARED} if any(foreign(name) for name in with_agents) else spared
 
 
 def delete(
@@ -151,6 +164,8 @@ class Reachable:
         self._store = store
         self._listed = {place_of(stored) for stored in listed}
         self.kept: set[Place] = set()
+        self.tournaments: set[str] = set()
+        """Tournaments of the agents that have a pointer."""
 
     def add(self, root: Place) -> None:
         """Adds a manifest and its parts.
@@ -177,6 +192,8 @@ class Reachable:
         """
         for pointer in self._store.list_pointers():
             tournament_id = tournament_of(pointer.agent_id)
+            if tournament_id:
+                self.tournaments.add(tournament_id)
             if pointer.manifest_digest:
                 try:
                     self.add(Place(tournament_id, pointer.manifest_digest))

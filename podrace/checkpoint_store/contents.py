@@ -197,7 +197,8 @@ def find_garbage(
     reachable.add_pointers()
     scored = 0
     if not boards_are_gone:
-        for stored in old:
+        # Also those that are too young to be deleted, because their parts may be old.
+        for stored in listed:
             if place_of(stored) not in reachable.kept and _is_needed(store, stored):
                 scored += 1
                 reachable.add(place_of(stored))

@@ -27,6 +27,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival, receive
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
 from podrace.checkpoint_store.store import (
+    AGENT_ID,
     DIGEST,
     SHARED,
     TOURNAMENT_ID,
@@ -212,9 +213,10 @@ class FolderStore:
     def list_pointers(self) -> Iterator[Pointer]:
         """Reads all pointers in the order of their agents' ids."""
         with self._translated_errors():
-            paths = sorted(self._pointers.glob("*.json"))
-        for path in paths:
-            found = self.read_pointer(path.stem)
+            # Other programs leave files there too, such as `._NAME`.
+            names = sorted(path.stem for path in self._pointers.glob("*.json") if AGENT_ID.fullmatch(path.stem))
+        for name in names:
+            found = self.read_pointer(name)
             if found:
                 yield found[0]
 

@@ -20,7 +20,7 @@ from podrace.checkpoint.v1 import store_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.store import ObjectStore, StoredObject, UrlGrant, check_digest, verified
 from podrace.digests import digest
-from podrace.errors import Aborted, InvalidArgument, NotFound, PermissionDenied, missing_object
+from podrace.errors import Aborted, InvalidArgument, NotFound, PermissionDenied, PodraceError, missing_object
 
 if TYPE_CHECKING:
     # A pod with a store in a folder does not need the package minio.
@@ -155,8 +155,13 @@ class GrantedObjects:
             raise missing_object(name, self._uri)
         try:
             arrival = self._requests.get(held.grant, f"object {name}", largest_bytes)
-        except NotFound as error:
-            raise missing_object(name, self._uri) from error
+        except PodraceError as error:
+            # The store may refuse the URL, for instance because the leaderboard has other keys since it was signed.
+            with self._lock:
+                self._reads.pop(name, None)
+            if isinstance(error, NotFound):
+                raise missing_object(name, self._uri) from error
+            raise
         return verified(name, arrival, self._uri)
 
     def _read_held(self, name: str) -> _Held | None:

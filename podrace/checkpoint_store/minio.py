@@ -12,24 +12,26 @@ when a process opens the store or the leaderboard collects garbage.
 
 S3 has no deletion on the condition that an object is old. One round trip lies between reading the age of an object and
 deleting it. If the same bytes are put again in between, they are lost, unless the bucket keeps versions: then only the
-old version is deleted.
+old version is deleted. All versions are deleted only of pointers and tournaments that nothing publishes to any more.
 """
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 
 import structlog
+from minio.error import S3Error
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, BucketEntry
-from podrace.checkpoint_store.minio_connection import TRANSFERS
+from podrace.checkpoint_store.minio_client import Bucket
+from podrace.checkpoint_store.minio_connection import TRANSFERS, BucketEntry
 from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.checkpoint_store.store import (
+    AGENT_ID,
     SHARED,
     TOURNAMENT_ID,
     StoredObject,
@@ -49,6 +51,7 @@ from podrace.errors import (
     FailedPrecondition,
     NotFound,
     PermissionDenied,
+    PodraceError,
     Unavailable,
     Unimplemented,
     missing_object,
@@ -189,28 +192,42 @@ class MinioStore:
         self._bucket.put_if(key, canonical_json(pointer), etag, what)
 
     def delete_pointer(self, agent_id: str) -> None:
-        """Deletes the object of the pointer."""
-        what = f"pointer of agent {agent_id}"
-        if entry := self._bucket.find(self._pointer_key(agent_id), what):
-            self._bucket.delete(entry, what)
+        """Deletes the object of the pointer, and its earlier versions, of which one would take its place."""
+        key, what = self._pointer_key(agent_id), f"pointer of agent {agent_id}"
+        if entry := self._bucket.find(key, what):
+            every = self._bucket.versions(key, what) if entry.version_id else [entry]
+            self._delete_each([each for each in every if each.key == key])
 
     def delete_tournament(self, tournament_id: str) -> int:
-        """Deletes the objects one by one."""
+        """Deletes the objects one by one, with their earlier versions if the bucket keeps any."""
         check_tournament_id(tournament_id)
-        prefix, deleted = f"{self._prefix}tournaments/{tournament_id}/", 0
-        for entry in self._bucket.entries(prefix, f"objects of {tournament_id}"):
-            self._bucket.delete(entry, entry.key)
-            deleted += 1
-        return deleted
+        prefix, what = f"{self._prefix}tournaments/{tournament_id}/", f"objects of {tournament_id}"
+        present = list(self._bucket.entries(prefix, what))
+        # A list of objects does not state their versions.
+        first = self._bucket.find(present[0].key, what) if present else None
+        self._delete_each(self._bucket.versions(prefix, what) if first and first.version_id else present)
+        return len(present)
+
+    def _delete_each(self, entries: Sequence[BucketEntry]) -> None:
+        failure: PodraceError | None = None
+        for entry in entries:
+            try:
+                self._bucket.delete(entry, entry.key)
+            except PodraceError as error:
+                # One that the server refuses to delete, because it is locked, must not keep the others.
+                if not isinstance(error.__cause__, S3Error):
+                    raise
+                failure = failure or error
+        if failure:
+            raise failure
 
     def list_pointers(self) -> Iterator[Pointer]:
         """Reads all pointers in the order of their agents' ids."""
         for entry in self._bucket.entries(self._pointers, "pointers"):
-            name = entry.key.removeprefix(self._pointers)
-            if name.endswith(".json") and "/" not in name:
-                found = self.read_pointer(name.removesuffix(".json"))
-                if found:
-                    yield found[0]
+            name, _, ending = entry.key.removeprefix(self._pointers).rpartition(".")
+            # Other programs leave objects there too.
+            if ending == "json" and AGENT_ID.fullmatch(name) and (found := self.read_pointer(name)):
+                yield found[0]
 
     def remove_abandoned(self) -> int:
         """Aborts uploads that a killed writer left, if the server can list them; they only take space."""

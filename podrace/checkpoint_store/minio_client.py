@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 import structlog
 from minio.commonconfig import REPLACE, CopySource
-from minio.datatypes import Object
 from minio.helpers import DictType
 
 from podrace.checkpoint_store.arrival import OVERLAPPED_BYTES, Arrival, receive
@@ -21,11 +20,14 @@ from podrace.checkpoint_store.minio_connection import (
     STATED_DIGEST,
     TRANSFERS,
     UPLOAD_HEADERS,
+    BucketEntry,
     SentPart,
     base64_digest,
     checksum_headers,
     connect,
+    entry_of,
     parts_list,
+    seconds_of,
 )
 from podrace.checkpoint_store.minio_errors import CLIENT_ERRORS, Failure, failure_of
 from podrace.checkpoint_store.minio_retries import Attempts, RetryPolicy, retried
@@ -47,20 +49,6 @@ CLOCK_SECONDS = 5.0
 """Tolerance for the server's clock: it is known to the second, and an upload may count from before its reply."""
 PROGRESS_SECONDS = 5.0
 """Time between two log lines about a transfer in progress."""
-
-
-@dataclass(frozen=True)
-class BucketEntry:
-    """An object as the server lists it."""
-
-    key: str
-    size_bytes: int
-    modified_seconds: float
-    """When it was last put, by the server's clock, in seconds since the epoch."""
-    version_id: str = ""
-    """Version of the object, if the bucket keeps several."""
-    etag: str = ""
-    """Changes with the content."""
 
 
 class UnfinishedUploads(NamedTuple):
@@ -224,7 +212,7 @@ class Bucket:
             found = self._try(what, lambda: self._client.stat_object(self._name, key))
         except NotFound:
             return None
-        return replace(_entry(key, found), version_id=found.version_id or "")
+        return replace(entry_of(key, found), version_id=found.version_id or "")
 
     def entries(self, prefix: str, what: str) -> Iterator[BucketEntry]:
         """Lists the objects whose keys begin with a prefix, in the order of their keys."""
@@ -235,12 +223,25 @@ class Bucket:
             # One page per attempt, so that a failure repeats only one request. `range` comes first in `zip`, because
             # otherwise `found` would request the next page.
             return [
-                _entry(cast(str, entry.object_name), entry)
+                entry_of(cast(str, entry.object_name), entry)
                 for _, entry in zip(range(PAGE_ENTRIES), found, strict=False)
             ]
 
         while listed := self._try(what, lambda: page(listed[-1].key if listed else None)):
             yield from listed
+
+    def versions(self, prefix: str, what: str) -> list[BucketEntry]:
+        """Returns all versions and deletion markers of the objects whose keys begin with a prefix, present ones last.
+
+        Deleted in this order, an object exists until its last version is deleted, and no earlier version replaces it.
+        """
+        options = {"recursive": True, "include_version": True}
+        listed = self._try(what, lambda: list(self._client.list_objects(self._name, prefix, **options)))
+        listed.sort(key=lambda found: found.is_latest == "true")
+        return [
+            replace(entry_of(cast(str, found.object_name), found), version_id=found.version_id or "")
+            for found in listed
+        ]
 
     def folders(self, prefix: str, what: str) -> list[str]:
         """Returns the names of the folders directly below a prefix, which ends with a slash."""
@@ -274,7 +275,7 @@ class Bucket:
         what = "unfinished uploads"
         listed = self._try(what, lambda: self._client.list_uploads(self._name, prefix))
         oldest = self.now_seconds() - minimum_age_seconds
-        old = [upload for upload in listed.uploads if _seconds(upload.initiated_time) <= oldest]
+        old = [upload for upload in listed.uploads if seconds_of(upload.initiated_time) <= oldest]
         aborted = sum(self._abort(upload.object_name, upload.upload_id or "", what) for upload in old)
         return UnfinishedUploads(len(listed.uploads), aborted)
 
@@ -388,13 +389,3 @@ class _Transfer:
         if time.monotonic() >= self.next_seconds:
             self.next_seconds = time.monotonic() + PROGRESS_SECONDS
             _log.info(f"{self.verb} {self.what}", done_bytes=done_bytes, total_bytes=self.total_bytes)
-
-
-def _entry(key: str, found: Object) -> BucketEntry:
-    etag = (found.etag or "").strip('"')
-    return BucketEntry(key, found.size or 0, _seconds(found.last_modified), etag=etag)
-
-
-def _seconds(moment: datetime | None) -> float:
-    # An object without a time counts as new, so that it is not deleted as very old.
-    return moment.timestamp() if moment else time.time()

@@ -4,11 +4,13 @@ import base64
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
 import certifi
 import urllib3
+from minio.datatypes import Object
 from minio.helpers import DictType
 from urllib3.util import Timeout
 
@@ -24,6 +26,20 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
 STATED_DIGEST = "x-amz-checksum-sha256"
 UPLOAD_HEADERS = {"x-amz-checksum-algorithm": "SHA256"}
 """Headers that start an upload in parts, each of which states its digest."""
+
+
+@dataclass(frozen=True)
+class BucketEntry:
+    """An object as the server lists it."""
+
+    key: str
+    size_bytes: int
+    modified_seconds: float
+    """When it was last put, by the server's clock, in seconds since the epoch."""
+    version_id: str = ""
+    """Version of the object, if the bucket keeps several."""
+    etag: str = ""
+    """Changes with the content."""
 
 
 class Connections(urllib3.PoolManager):
@@ -127,3 +143,15 @@ def parts_list(parts: Iterable[SentPart]) -> bytes:
 def base64_digest(sha256: str) -> str:
     """Returns a hexadecimal digest as headers state it."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
+
+
+def entry_of(key: str, found: Object) -> BucketEntry:
+    """Returns the entry of an object that the server has listed."""
+    etag = (found.etag or "").strip('"')
+    return BucketEntry(key, found.size or 0, seconds_of(found.last_modified), etag=etag)
+
+
+def seconds_of(moment: datetime | None) -> float:
+    """Returns seconds since the epoch."""
+    # An object without a time counts as new, so that it is not deleted as very old.
+    return moment.timestamp() if moment else time.time()

@@ -65,7 +65,7 @@ def copy_file(path: Path, copy: Path, epoch: int) -> None:
 def check_file(path: Path, database_id: str) -> None:
     """Checks the file of a restored database; raises DataLoss if it is damaged or another one."""
     try:
-        with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as opened:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as opened:
             (damage,) = opened.execute("PRAGMA quick_check(1)").fetchone()
             (found,) = opened.execute("SELECT database_id FROM identity").fetchone()
     except (sqlite3.Error, TypeError) as error:

@@ -292,7 +292,8 @@ class PostgresqlEngine:
         if isinstance(error, psycopg.errors.DataCorrupted | psycopg.errors.IndexCorrupted):
             return DatabaseDamaged(f"{line}; restore a backup")
         if isinstance(error, psycopg.DataError):
-            return InvalidArgument(line)
+            # The caller may have sent the value. It need not know where the server is.
+            return InvalidArgument(f"the database refuses a value: {' '.join(str(error).split())}")
         if self._link.closed or isinstance(error, psycopg.OperationalError | psycopg.errors.ReadOnlySqlTransaction):
             # Whether a commit took effect may be unknown, so what is in memory may differ from the database.
             self._leadership.lose()

@@ -304,6 +304,26 @@ async def test_the_newest_two_and_one_of_each_hour_survive_the_garbage_collectio
         backups.restore(tmp_path / f"restored-{number}.sqlite", backup.manifest_digest)
 
 
+def test_backups_of_hours_that_are_no_longer_kept_are_deleted(backups: Backups, copy: Path) -> None:
+    backups.claim(1)
+    write = functools.partial(backups.write, copy, 1, identity(copy))
+    write(NOW, hours=24, requested=True)
+    for hour in range(1, 24):
+        write(NOW + hour * HOUR_SECONDS, hours=24)
+    for hour in range(24, 28):
+        write(NOW + hour * HOUR_SECONDS, hours=3)
+    assert [round((backup.time - NOW) / HOUR_SECONDS) for backup in backups.list()] == [27, 26, 25, 0]
+
+
+@pytest.mark.parametrize("folder", ["run#3", "50%25", "a?b"])
+def test_a_backup_is_restored_in_a_folder_of_any_name(
+    backups: Backups, copy: Path, tmp_path: Path, folder: str
+) -> None:
+    backups.claim(1)
+    made = backups.write(copy, 1, identity(copy), NOW, hours=0)
+    assert backups.restore(tmp_path / folder / "state.sqlite") == made
+
+
 async def test_a_backup_that_a_person_asked_for_is_kept_for_thirty_days(
     backups: Backups, store: CheckpointStore, copy: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,8 @@ import pytest
 from store_harness import AGENT, HOUR, Harness, manifest, parts, pointer_of, publish_versions
 
 from podrace.checkpoint_store.collect import collect
-from podrace.checkpoint_store.publish import claim, fetch, publish
+from podrace.checkpoint_store.contents import find_garbage
+from podrace.checkpoint_store.publish import claim, fetch, publish, store_part
 from podrace.checkpoint_store.snapshots import is_snapshot, store_snapshot, store_snapshot_of
 from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place
 from podrace.digests import digest
@@ -129,3 +130,15 @@ def test_a_snapshot_outlives_the_other_parts_of_its_checkpoint(harness: Harness)
     gone = collect(harness.store, [Place(SHARED, kept)], HOUR)
     assert set(gone) == {first, digest(b"learner 1"), lost, digest(b"not a root")}
     assert fetch(harness.store, kept)[1] == {"policy": b"policy 1"}
+
+
+def test_old_parts_of_a_young_scored_checkpoint_are_kept(harness: Harness) -> None:
+    piece = store_part(harness.store, "replay", b"an old piece")
+    harness.clock.now += 2 * HOUR
+    claim(harness.store, AGENT, 1)
+    scored = manifest(1)
+    scored.evaluation.episodes = 3
+    publish(harness.store, AGENT, 1, parts(1), scored, stored=[piece])
+    publish_versions(harness.store, AGENT, 2, 3)
+    garbage = find_garbage(harness.store, [], HOUR, boards_are_gone=False)
+    assert (garbage.objects, garbage.scored) == ([], 1)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import weed
 from minio.versioningconfig import VersioningConfig
+from store_harness import publish_versions
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import open_store
@@ -200,3 +201,19 @@ def test_two_stores_in_one_bucket_are_independent(s3_server: weed.S3Server, new_
         second.get_object(name)
     nested = replace(first._bucket.address, prefix=f"{first._bucket.address.prefix}objects/")
     assert list(MinioStore(bucket_of(s3_server, nested.uri)).list_objects()) == []
+
+
+def test_a_deleted_tournament_leaves_no_versions(s3_server: weed.S3Server) -> None:
+    client = s3_server.client()
+    if not client.bucket_exists("deletions"):
+        client.make_bucket("deletions")
+        client.set_bucket_versioning("deletions", VersioningConfig("Enabled"))
+    store = MinioStore(bucket_of(s3_server, f"minio+http://{s3_server.endpoint}/deletions/{s3_server.pid}"))
+    agent_id, own = "race-a0", store.within("race")
+    publish_versions(own, agent_id, 1, 2, 3)
+    own.put_object(b"policy 1")
+    store.delete_pointer(agent_id)
+    assert store.read_pointer(agent_id) is None
+    assert store.delete_tournament("race") == 9
+    prefix = f"{s3_server.pid}/"
+    assert not list(client.list_objects("deletions", prefix, recursive=True, include_version=True))

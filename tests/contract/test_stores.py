@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
-from store_harness import AGENT, BAD_DIGEST, HOUR, Harness, pointer_of
+from store_harness import AGENT, BAD_DIGEST, HOUR, Harness, pointer_of, publish_versions
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.store import CheckpointStore, check_store
 from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, InvalidArgument, NamedResource, NotFound
@@ -163,3 +165,14 @@ def test_exactly_one_of_sixteen_racing_processes_wins(store: CheckpointStore) ->
 def test_a_sound_store_passes_its_check_repeatedly(store: CheckpointStore) -> None:
     check_store(store)
     check_store(store)
+
+
+def test_foreign_files_among_the_pointers_are_not_listed(store: CheckpointStore) -> None:
+    publish_versions(store, AGENT, 1)
+    if isinstance(store, FolderStore):
+        (store._pointers / "._agent-7.json").write_bytes(b"of another program")
+    elif isinstance(store, MinioStore):
+        store._bucket.put(
+            f"{store._pointers}._agent-7.json", b"of another program", digest(b"of another program"), "another object"
+        )
+    assert [pointer.agent_id for pointer in store.list_pointers()] == [AGENT]

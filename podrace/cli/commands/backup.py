@@ -142,7 +142,6 @@ def restore(
         if database:
             opened = await asyncio.to_thread(open_store, store, deadline_seconds=DEADLINE_SECONDS)
             wanted = {service: database}
-            await asyncio.to_thread(_check_stopped, database)
             found = await asyncio.to_thread(_restore_all, opened, name, wanted, at, replace=replace)
         else:
             folders.make_home()
@@ -230,8 +229,6 @@ def _back_up(backups: Backups, path: Path) -> Backup:
 
 def _check_stopped(database: Path) -> None:
     """Refuses a database that its service has open. One that cannot be read for another reason may be replaced."""
-    if not database.exists():
-        return
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=LOCK_SECONDS, isolation_level=None)) as opened:
             opened.execute("BEGIN EXCLUSIVE")
@@ -250,6 +247,9 @@ def _restore_all(
     present = [path for path in wanted.values() if path.exists()]
     if present and not replace:
         raise FailedPrecondition(f"database {present[0]}: exists; add --replace to move it aside")
+    # A service that was started by hand, or is still stopping, does not hold the lock of its home.
+    for path in present:
+        _check_stopped(path)
     restored = (Backups(store, name, service).restore(path, at, replace=replace) for service, path in wanted.items())
     return [one for one in restored if one]
 

@@ -139,3 +139,11 @@ def test_what_the_leaderboard_knows_proves_records() -> None:
 def test_no_lease_epoch_is_given_twice(highest: int, epoch: int) -> None:
     assert epoch_of_restoration(highest) == epoch
     assert epoch * EPOCHS > highest
+
+
+async def test_a_tournament_that_is_being_deleted_does_not_come_back(open_mesh: Any, spec: Any, forget: Any) -> None:
+    launcher, name, _, board = await lost(open_mesh, spec)
+    forget()
+    async with open_mesh(launcher=launcher) as mesh:
+        await mesh.state.transact(lambda transaction: transaction.execute("INSERT INTO deletions VALUES (?)", name))
+        assert await rebuild(mesh.state, board, "") == 0  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """A tournament with `assignment.tournament_checkpoint_bytes` keeps its checkpoints within it, or gets no agents."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,3 +205,47 @@ async def test_what_is_published_during_a_collection_does_not_stop_the_tournamen
     quotas = CheckpointQuotas()
     quotas.measure(await collected(mesh))
     quotas.check(TOURNAMENT, "alice")
+
+
+async def test_what_an_unfinished_agent_starts_from_is_kept_after_it_left_the_board(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = limited(make_spec, 1, initial_agents=1)
+    first = await mesh.generate(spec, 0)
+    start = (await mesh.submit(first, 5.0)).candidate.candidate_id
+    child = await mesh.generate(spec, 1)
+    assert child.starting_checkpoint.manifest_digest == start
+    other = await mesh.generate(spec, 2, [child.agent_id])
+    await mesh.submit(other, 50.0)
+    await mesh.generate(spec, 3, [child.agent_id])
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    assert readable(mesh, start)
+
+
+async def test_submissions_of_an_unfinished_agent_off_the_board_are_kept(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = limited(make_spec, 1)
+    best, running = [await mesh.generate(spec, number) for number in range(2)]
+    await mesh.submit(best, 9.0)
+    submitted = (await mesh.submit(running, 1.0)).candidate.candidate_id
+    # Its pointer names it, and later two others.
+    for later in (0, 3):
+        for number in range(later):
+            mesh.publish(running, -1.0 - number)
+        mesh.clock.now += 2 * HOUR
+        await collected(mesh)
+        assert readable(mesh, submitted)
+    await mesh.generate(spec, 2, [])
+    await mesh.generate(spec, 3, [])
+    await collected(mesh)
+    assert not readable(mesh, submitted), "its agent has ended"
+
+
+async def test_former_leaders_of_games_are_kept_as_opponents(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = limited(make_spec, 1)
+    agents = [await mesh.generate(spec, number) for number in range(3)]
+    board = [(await mesh.submit(agent, score)).candidate for agent, score in zip(agents, (5.0, 1.0, 9.0), strict=True)]
+    record = await mesh.state.transact(tournament_record, TOURNAMENT)
+    kept = [candidate.candidate_id for candidate in board]
+    assert list(quota_plan(TOURNAMENT, spec, record, kept).submissions) == kept[:2]
+    assert list(quota_plan(TOURNAMENT, spec, replace(record, leaders=kept[:1]), kept).submissions) == kept[1:2]

@@ -249,6 +249,9 @@ def test_a_database_that_its_service_has_open_is_not_replaced_and_a_damaged_one_
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as service:
         service.execute("BEGIN EXCLUSIVE")
         assert "its service has it open; stop it first" in type_("restore", *given).err
+    with contextlib.closing(sqlite3.connect(home / file.name, isolation_level=None)) as service:
+        service.execute("BEGIN EXCLUSIVE")
+        assert "its service has it open; stop it first" in type_("restore", "--home", str(home), "--replace").err
     file.write_bytes(b"damaged" * 1000)
     assert type_("restore", *given).code == 0
     assert numbers(file) == []
