@@ -235,8 +235,10 @@ class Bucket:
 
         Deleted in this order, an object exists until its last version is deleted, and no earlier version replaces it.
         """
-        options = {"recursive": True, "include_version": True}
-        listed = self._try(what, lambda: list(self._client.list_objects(self._name, prefix, **options)))
+        client = self._client
+        listed = self._try(
+            what, lambda: list(client.list_objects(self._name, prefix, recursive=True, include_version=True))
+        )
         listed.sort(key=lambda found: found.is_latest == "true")
         return [
             replace(entry_of(cast(str, found.object_name), found), version_id=found.version_id or "")

@@ -52,7 +52,7 @@ def parts(
 async def examine_proposals(plugin: Plugin) -> None:
     """Asks for agents in tournaments of every size."""
     requests = list(boards.proposal_requests(plugin.spec, plugin.seed))
-    answers = []
+    answers = list[Any]()
     for request in requests:
         where = f"a board of {len(request.candidates)}"
         answer = await _answer(plugin, "ProposeAgent", request, where, first=not answers)
@@ -70,7 +70,7 @@ async def examine_proposals(plugin: Plugin) -> None:
 async def examine_judgements(plugin: Plugin) -> None:
     """Asks for judgements of candidates of every kind."""
     requests = list(boards.judgement_requests(plugin.spec, plugin.seed + 1))
-    answers = []
+    answers = list[Any]()
     for request in requests:
         where = f"a board of {len(request.board)}"
         answer = await _answer(plugin, "JudgeCandidate", request, where, first=not answers)
