@@ -12,6 +12,7 @@ import structlog
 
 from orchestrator.archiving import Archiving
 from orchestrator.assignments import external_pods
+from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.backup_store import granted_store
@@ -110,7 +111,7 @@ async def _serve_from(
         servicer = OrchestratorServicer(
             *(_tournaments(config, state, runtime), Queries(state, runtime)),
             Assignments(state, runtime, leaderboard, clock, external_pods=external, quotas=config.quota),
-            *(runtime, clock),
+            *(runtime, clock, EvaluationEpochs(state, runtime, clock)),
             leaderboard_address=config.leaderboard,
             token_leaderboard_address=config.token_leaderboard or config.leaderboard,
             pod_tokens=access.pod_tokens,

@@ -6,12 +6,12 @@ from typing import Any
 
 import grpc.aio
 
+from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
 from orchestrator.assignments.service import RETRY_SECONDS, Assignments, work_of
 from orchestrator.assignments.successors import Prepare
 from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
-from orchestrator.decisions.evaluation_epoch import evaluation_epoch_of_agent
 from orchestrator.messages import (
     assignment_message,
     duration,
@@ -24,7 +24,7 @@ from orchestrator.messages import (
     tournament_message,
 )
 from orchestrator.state.clock import Clock
-from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
+from orchestrator.state.records import TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
@@ -68,6 +68,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         assignments: Assignments,
         runtime: RuntimeState,
         clock: Clock,
+        evaluation_epochs: EvaluationEpochs,
         *,
         leaderboard_address: str,
         token_leaderboard_address: str = "",
@@ -89,6 +90,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
         self._validation, self._evaluations = validation, evaluations
+        self._evaluation_epochs = evaluation_epochs
         self._deletion, self._registration, self._closing = deletion, registration, False
         self._watchers = 0
 
@@ -276,7 +278,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         answer = await self._assignments.acquire(requester, wait_seconds, request.prepared_agent_id)
         if isinstance(answer, AssignedWork):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
-            epoch = self._evaluation_epoch(answer.tournament.tournament_id, answer.work.work_id)
+            epoch = await self._evaluation_epochs.of(answer.tournament.tournament_id, answer.work.work_id)
             assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds, epoch)
             assignment.lease_token = self._lease_tokens.of(held_lease(answer.work))
             return pb.AcquireAssignmentResponse(assignment=assignment, pod_token=token)
@@ -303,7 +305,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         held = self._runtime.leases.held.get(work_of(request.assignment_id))
         if held:
             response.running_duration.CopyFrom(duration(self._running_seconds(held.tournament_id)))
-            response.evaluation_epoch = self._evaluation_epoch(held.tournament_id, held.work_id)
+            response.evaluation_epoch = await self._evaluation_epochs.of(held.tournament_id, held.work_id)
             if held.lease_epoch == request.lease_epoch:
                 lease = HeldLease(
                     request.assignment_id, held.tournament_id, held.work_id, held.lease_epoch, held.pod_id
@@ -326,15 +328,6 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     def _running_seconds(self, tournament_id: str) -> float:
         return self._runtime.running_time.seconds(tournament_id, self._clock.monotonic())
-
-    def _evaluation_epoch(self, tournament_id: str, work_id: str) -> int:
-        """Returns the epoch in which an agent is scored now; 0 for work that trains no agent."""
-        tournament = self._runtime.cache.tournaments.get(tournament_id)
-        work = self._runtime.cache.works.get(work_id)
-        if tournament is None or not isinstance(work, AgentRecord):
-            return 0
-        steps = self._runtime.counters.environment_steps(tournament_id)
-        return evaluation_epoch_of_agent(tournament.spec, work.number, self._running_seconds(tournament_id), steps)
 
     def _tournament_message(self, record: TournamentRecord) -> tournament_pb2.Tournament:
         caller = current_principal()

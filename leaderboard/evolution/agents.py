@@ -246,7 +246,7 @@ def _turn_of(answer: Fresh, situation: Situation) -> Turn:
         return Turn(name, first=True)
     if situation.trials is not None:
         # Many numbers are not fresh, so those that are have to be counted.
-        ordinal = situation.trials.fresh_agents(name)
+        ordinal = situation.trials.started(name)
         return Turn(name, first=ordinal == 0, ordinal=ordinal)
     return turn if name == turn.algorithm else Turn(name, first=False)
 

@@ -112,7 +112,7 @@ class Ladders:
         self._trials: dict[int, Trial] = {}
         self._standings: dict[int, _Standing] = {}
         self._lists: defaultdict[Part, _Lists] = defaultdict(_Lists)
-        self._everyone: defaultdict[int, Order] = defaultdict(Order)
+        self._fresh: defaultdict[int, Order] = defaultdict(Order)
 
     def update(self, trial: Trial) -> None:
         """Updates the lists of a trial; must be called after each of its events."""
@@ -138,7 +138,8 @@ class Ladders:
         if old.reached != new.reached[: len(old.reached)]:
             for rung, value in enumerate(old.reached):
                 lists.reached[rung].remove(value, number)
-                self._everyone[rung].remove(value, number)
+                if old.part.fresh:
+                    self._fresh[rung].remove(value, number)
         if old.waits is not None:
             lists.waiting[old.waits].remove(old.reached[old.waits], number)
             lists.risers[old.waits].remove(old.rise, number)
@@ -150,7 +151,8 @@ class Ladders:
         begin = len(old.reached) if old and old.reached == new.reached[: len(old.reached)] else 0
         for rung in range(begin, len(new.reached)):
             lists.reached[rung].add(new.reached[rung], number)
-            self._everyone[rung].add(new.reached[rung], number)
+            if new.part.fresh:
+                self._fresh[rung].add(new.reached[rung], number)
         if new.waits is not None:
             lists.waiting[new.waits].add(new.reached[new.waits], number)
             lists.risers[new.waits].add(new.rise, number)
@@ -159,9 +161,9 @@ class Ladders:
 
     # --- all trials -----------------------------------------------------------------------------------------------
 
-    def everyone_at(self, rung: int) -> Order:
-        """Returns all trials that have reached a rung, by their estimate there."""
-        return self._everyone[rung]
+    def fresh_at(self, rung: int) -> Order:
+        """Returns the fresh trials of all algorithms that have reached a rung, by their estimate there."""
+        return self._fresh[rung]
 
     def able(self, but: Container[str] = ()) -> Iterator[Trial]:
         """Yields the trials that may continue and have a score, best first, but those of some algorithms."""

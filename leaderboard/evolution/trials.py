@@ -341,6 +341,10 @@ class Trials:
         """Returns how many trials of an algorithm have begun with a fresh agent."""
         return sum(trial.fresh and trial.algorithm == algorithm for trial in self.by_number.values())
 
+    def started(self, algorithm: str) -> int:
+        """Returns the ordinal of the next fresh agent of an algorithm: how many began before it, from 0."""
+        return self.fresh_agents(algorithm)
+
     def _trial_for(self, agent: Agent) -> Trial:
         parent = self._by_agent.get(agent.parent_agent_ids[0]) if agent.parent_agent_ids else None
         if parent is not None and agent.origin == ORIGIN_CONTINUATION:

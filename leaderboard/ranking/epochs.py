@@ -2,18 +2,20 @@
 
 The model is additive: score of checkpoint c in epoch e = effect of c + effect of e + noise. Only anchors, checkpoints
 that were scored in several epochs, separate the effects of epochs from those of checkpoints. They are fitted by
-weighted least squares with a prior, with the effect of epoch 0 fixed at 0:
+weighted least squares with a prior on the effect of every epoch, epoch 0 included:
 
     minimize over a, b:  sum over (c, e) of w_ce (y_ce - a_c - b_e)^2 + sum over e of b_e^2 / v
 
-An epoch without anchors keeps the effect 0. The weights follow from the correlation r of the episodes: of the variance
-s^2 of a score over n common episodes, the part r s^2 is common to all policies, which makes it the variance v of the
-effect of an epoch, and (1 - r) s^2 is noise of the single score. (A two-way model without interaction; Searle, Casella
-and McCulloch, "Variance Components", 1992, chapter 7.) Uncorrelated episodes have no epoch effects.
+Scores of epoch e are moved to the scale of epoch 0 by b_e - b_0. For an epoch without anchors b_e is 0, but b_0 is not:
+if epoch 0 was easy, other epochs are harder on average. The weights follow from the correlation r of the episodes: of
+the variance s^2 of a score over n common episodes, the part r s^2 is common to all policies, which makes it the
+variance v of the effect of an epoch, and (1 - r) s^2 is noise of the single score. (A two-way model without
+interaction; Searle, Casella and McCulloch, "Variance Components", 1992, chapter 7.) Uncorrelated episodes have no epoch
+effects.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 LARGEST_CORRELATION = 0.95
@@ -38,17 +40,29 @@ Anchor = Sequence[EpochResult]
 """The scores of one checkpoint, each of another epoch."""
 
 
-def epoch_effects(anchors: Sequence[Anchor], correlation: float) -> dict[int, float]:
-    """Returns how much higher scores are in each epoch than in epoch 0; epochs that are missing have the effect 0.
+@dataclass(frozen=True)
+class EpochEffects:
+    """How much higher scores are in each epoch than in epoch 0."""
+
+    fitted: Mapping[int, float] = field(default_factory=dict)
+    """The effect of each epoch with anchors, compared with the mean of all epochs."""
+
+    def of(self, epoch: int) -> float:
+        """Returns how much higher scores are in an epoch than in epoch 0."""
+        return self.fitted.get(epoch, 0.0) - self.fitted.get(0, 0.0)
+
+
+def epoch_effects(anchors: Sequence[Anchor], correlation: float) -> EpochEffects:
+    """Returns how much higher scores are in each epoch than in epoch 0; by 0 if nothing is known.
 
     Args:
         anchors: Checkpoints that were scored in several epochs; others are ignored.
         correlation: Correlation of the returns of different policies on the same episodes.
     """
     used = [anchor for anchor in anchors if len({result.epoch for result in anchor}) > 1]
-    epochs = sorted({result.epoch for anchor in used for result in anchor} - {0})
+    epochs = sorted({result.epoch for anchor in used for result in anchor})
     if not epochs or correlation <= 0:
-        return {}
+        return EpochEffects()
     common = min(correlation, LARGEST_CORRELATION)
     prior = common * fmean(_variance(result) for anchor in used for result in anchor)
     position = {epoch: index for index, epoch in enumerate(epochs)}
@@ -56,7 +70,7 @@ def epoch_effects(anchors: Sequence[Anchor], correlation: float) -> dict[int, fl
     right = [0.0] * len(epochs)
     for anchor in used:
         _add_anchor(matrix, right, anchor, position, 1.0 - common)
-    return dict(zip(epochs, _solve(matrix, right), strict=True))
+    return EpochEffects(dict(zip(epochs, _solve(matrix, right), strict=True)))
 
 
 def _add_anchor(
@@ -67,15 +81,11 @@ def _add_anchor(
     total = sum(weights)
     mean = sum(weight * result.score for weight, result in zip(weights, anchor, strict=True)) / total
     for weight, result in zip(weights, anchor, strict=True):
-        row = position.get(result.epoch)
-        if row is None:
-            continue
+        row = position[result.epoch]
         matrix[row][row] += weight
         right[row] += weight * (result.score - mean)
         for other_weight, other in zip(weights, anchor, strict=True):
-            column = position.get(other.epoch)
-            if column is not None:
-                matrix[row][column] -= weight * other_weight / total
+            matrix[row][position[other.epoch]] -= weight * other_weight / total
 
 
 def _variance(result: EpochResult) -> float:

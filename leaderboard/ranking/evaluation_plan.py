@@ -48,7 +48,7 @@ def bar_of(reference: Candidate, history: ScoreHistory, epoch: int) -> Bar:
     """Returns the bar that a candidate sets for scores of an epoch."""
     bar = Bar(
         agent_id=reference.agent_id,
-        score=ranked_score(reference) + history.effects().get(epoch, 0.0),
+        score=ranked_score(reference) + history.effects().of(epoch),
         standard_error=ranked_error(reference),
     )
     same = reference.HasField("evaluation_epoch") and reference.evaluation_epoch == epoch

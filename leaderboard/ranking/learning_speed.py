@@ -29,6 +29,8 @@ class _Scored(NamedTuple):
 
     environment_steps: int
     score: float
+    by_built_in: bool
+    """Whether the built-in evaluator scored it in place of a failing plugin: other numbers than the plugin's."""
 
 
 class GainsByAgent:
@@ -54,7 +56,7 @@ class GainsByAgent:
     def add(self, candidate: Candidate) -> None:
         """Adds the next submission of one of the agents, or of a parent, by arrival; others make no difference."""
         agent_id, candidate_id = candidate.agent_id, candidate.candidate_id
-        scored = _Scored(candidate.environment_steps, candidate.score)
+        scored = _Scored(candidate.environment_steps, candidate.score, bool(candidate.evaluator_fault))
         if candidate_id in self._needed:
             self._by_id[candidate_id] = scored
         if agent_id in self._starts:
@@ -62,20 +64,20 @@ class GainsByAgent:
             self._last[agent_id] = scored
 
     def found(self) -> dict[str, Gain]:
-        """Returns the gain of each agent that has two scores, by id, in the order of the agents."""
+        """Returns the gain of each agent that has two scores of one evaluator, by id, in the order of the agents."""
         gains = {agent_id: self._gain(agent_id) for agent_id in self._starts if agent_id in self._last}
         return {agent_id: gain for agent_id, gain in gains.items() if gain is not None}
 
     def _gain(self, agent_id: str) -> Gain | None:
         start_id, end = self._starts[agent_id], self._last[agent_id]
         start = self._first[agent_id] if start_id is None else self._by_id.get(start_id)
-        if start is None or end.environment_steps <= start.environment_steps:
+        if start is None or end.environment_steps <= start.environment_steps or start.by_built_in != end.by_built_in:
             return None
         return Gain(start.environment_steps, end.environment_steps - start.environment_steps, end.score - start.score)
 
 
 def gains_of(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> dict[str, Gain]:
-    """Returns the gain of each agent that has two scores, by id.
+    """Returns the gain of each agent that has two scores of one evaluator, by id.
 
     The later score is that of the agent's last submission. The earlier one is that of the candidate it started from.
     For a fresh agent it is that of its first submission.

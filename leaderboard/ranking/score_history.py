@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from leaderboard.ranking.board import trial_key
-from leaderboard.ranking.epochs import Anchor, EpochResult, epoch_effects
+from leaderboard.ranking.epochs import Anchor, EpochEffects, EpochResult, epoch_effects
 from leaderboard.ranking.game_history import GameHistory
 from podrace.comparison.paired import PooledCorrelation, Returns
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -71,7 +71,7 @@ class ScoreHistory:
         """Correlation of the returns of different agents on the same episodes; 0 if unknown."""
         return self.episodes.value
 
-    def effects(self, further: Iterable[Candidate] = ()) -> dict[int, float]:
+    def effects(self, further: Iterable[Candidate] = ()) -> EpochEffects:
         """Returns by how much the scores of each epoch are higher than in epoch 0."""
         anchors = [*self.anchors, *(anchor_of(candidate) for candidate in further)]
         return epoch_effects(anchors, self.correlation)
@@ -80,7 +80,7 @@ class ScoreHistory:
         """Estimates a candidate that has just arrived."""
         effects = self.effects([candidate])
         result = result_of(candidate)
-        score = result.score - effects.get(result.epoch, 0.0)
+        score = result.score - effects.of(result.epoch)
         last = self._last.get(_key(candidate))
         if last is None:
             return Estimate(score - result.standard_error / 2, result.standard_error)
@@ -88,7 +88,7 @@ class ScoreHistory:
         common = max(0.0, self.correlation) if last.epoch == result.epoch else 0.0
         one, other = result.standard_error, last.standard_error
         error = math.sqrt(one * one + other * other + 2 * common * one * other) / 2
-        return Estimate((score + last.score - effects.get(last.epoch, 0.0)) / 2, error)
+        return Estimate((score + last.score - effects.of(last.epoch)) / 2, error)
 
     def add(self, candidate: Candidate) -> None:
         """Adds the next candidate."""

@@ -3,7 +3,8 @@
 The first candidate of a board has the highest of many noisy scores, so it often reaches a target that its policy does
 not. The target is therefore met only by a score over new episodes, one check for each candidate:
 
-- The candidates of the board that reach the target are checked in the order of the board, one at a time.
+- Once the score of the first candidate of the board reaches the target, the candidates of the board whose scores do are
+  checked in the order of the board, one at a time. The board ranks by estimates, so a lower one may have a lucky score.
 - All checks together take at most `evaluation.share` of the pods' time, except the first one. In a synchronous
   tournament there are at most as many checks as complete rounds instead, because nothing there may depend on speed.
 - A check that was withdrawn, or that the built-in evaluator made in place of a failing plugin, does not count.

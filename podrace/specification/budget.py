@@ -7,7 +7,7 @@ They are derived where the specification says nothing and `objective` has a budg
     period of evaluations  steps of a pod / 48, from 2,000 to 250,000; at most 50,000 with `target_return`
     assignment             4 periods, and at least `evaluation.every_environment_steps` if that is given
     population             a sixth of the assignments that the budget holds, from 4 to 32, at least one for each pod and
-                           for each of `algorithms.NAME.starts`
+                           for each of `algorithms.NAME.starts`, and at most 1,000
 
 Why these numbers: a strategy learns from scores, and each decision costs time. With 48 evaluations in the time of a
 pod, a ladder of halving (2, 6 and 18 periods) fits twice, and a seat of a population is decided on six times. The upper
@@ -37,6 +37,8 @@ ASSIGNMENTS_PER_SEAT = 6
 PERIOD_LIMITS = (2_000, 250_000)
 LONGEST_PERIOD_WITH_TARGET = 50_000
 POPULATION_LIMITS = (4, 32)
+LARGEST_POPULATION = 1000
+"""Largest `evolution.population_size` that is accepted."""
 PODS_OF_AN_UNLIMITED_POOL = 2
 RATES: Mapping[str, float] = {
     "cartpole": 50_000,
@@ -106,7 +108,8 @@ def population_of(assignments: float, pods: int, starts: int) -> int:
         starts: Number of `algorithms.NAME.starts`, which are tried by the first agents.
     """
     low, high = POPULATION_LIMITS
-    return max(min(max(int(assignments / ASSIGNMENTS_PER_SEAT), low), high), pods, starts)
+    size = min(max(int(assignments / ASSIGNMENTS_PER_SEAT), low), high)
+    return min(max(size, pods, starts), LARGEST_POPULATION)
 
 
 def budget_steps(spec: pb.TournamentSpec, pods: int) -> float | None:

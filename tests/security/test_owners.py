@@ -24,6 +24,7 @@ from leaderboard.store.snapshot_records import add_snapshot
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
+from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.service import OrchestratorServicer
@@ -120,6 +121,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Services]:
         leaderboard_address="unix:/nowhere",
         watch_pause_seconds=0.0,
         evaluations=Evaluations(state, runtime, clock),
+        evaluation_epochs=EvaluationEpochs(state, runtime, clock),
         deletion=Deletion(state, runtime, fake, clock, log_folder=tmp_path),
     )
     described = pb.DESCRIPTOR.services_by_name["OrchestratorService"]

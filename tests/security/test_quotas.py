@@ -16,6 +16,7 @@ import pytest
 from fuzz.worlds import OwnLeaderboard, StillClock, given_spec
 from google.rpc import error_details_pb2, status_pb2
 
+from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
 from orchestrator.assignments.service import Assignments
 from orchestrator.decisions.quotas import OwnerQuota, Quotas
 from orchestrator.service import OrchestratorServicer
@@ -84,6 +85,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         clock,
         leaderboard_address="unix:/nowhere",
         evaluations=Evaluations(state, runtime, clock),
+        evaluation_epochs=EvaluationEpochs(state, runtime, clock),
     )
     described = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
     served = rpc.Service(described, pb_grpc.add_OrchestratorServiceServicer_to_server, servicer)

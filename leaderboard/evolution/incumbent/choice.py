@@ -109,7 +109,9 @@ def _gets_its_share(leader: Trial, race: IncumbentRace, clock: ClockReading) -> 
     begin, end = evolution.exploration_begin, evolution.exploration_end
     explored = end + (begin - end) * max(0.0, 1 - clock.share)
     total = sum(one.environment_steps for one in race.by_number.values())
-    return leader.environment_steps <= (1 - explored) * total
+    # A challenger that took over has trained little. What the incumbents before it had counts as well.
+    trained = race.incumbent_steps if leader is race.incumbent else leader.environment_steps
+    return trained <= (1 - explored) * total
 
 
 def _continue(trial: Trial, reason: str, steps: int) -> Continue:

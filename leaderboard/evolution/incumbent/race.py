@@ -4,7 +4,8 @@ Every score of a challenger is compared with the incumbent, newest against newes
     lead      the difference over common episodes, or else of the estimates, in its standard errors
     takeover  the lead exceeds `takeover_errors` for `takeover_scores` successive scores
     stop      a fork is behind by more than `stop_errors`; or a fresh challenger above the first rung is that far below
-              the median of those that have reached the rung before its own
+              the median of the fresh ones that have reached the rung before its own. Forks have the weights of the
+              incumbent, so nearly all fresh challengers would be below a median that includes them
 The incumbent, a founder within its share and the only trial of an algorithm are never stopped. Nor is an agent at the
 end of its assignment, or, on its first rung, a fork that must fill its replay memory first.
 """
@@ -21,7 +22,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_PEER_GROUP = 4
-"""Trials that must have reached a rung before its median stops others."""
+"""Fresh trials that must have reached a rung before their median stops others."""
 SHORTEST_FORK_QUANTA = 2
 """Quanta of its own training after which a fork may be stopped."""
 WARMUP = "warmup_steps"
@@ -35,6 +36,7 @@ class IncumbentRace(RungTrials):
         founders: Number of the first trial of each algorithm.
         clock: Reading of the clock when the last agent was handed out.
         incumbent_scores: Number of scores of the trials that led, each while it led.
+        incumbent_steps: Environment steps of the trials that led, each while it led.
     """
 
     def __init__(self, spec: TournamentSpec) -> None:
@@ -42,6 +44,7 @@ class IncumbentRace(RungTrials):
         self.founders: dict[str, int] = {}
         self.clock = BEGIN
         self.incumbent_scores = 0
+        self.incumbent_steps = 0
         self._lost_founders: Counter[str] = Counter()
         self._cold: set[int] = set()
         self._incumbent: int | None = None
@@ -67,9 +70,12 @@ class IncumbentRace(RungTrials):
 
     def scored(self, candidate: Candidate) -> Trial:
         """Records a submission, and decides whether its trial takes over or is stopped."""
+        earlier_steps = self._by_agent[candidate.agent_id].environment_steps
         trial = super().scored(candidate)
         incumbent = self.incumbent
-        self.incumbent_scores += trial is incumbent
+        if trial is incumbent:
+            self.incumbent_scores += 1
+            self.incumbent_steps += trial.environment_steps - earlier_steps
         if incumbent is None or trial is incumbent or not incumbent.scores or trial.ended:
             return trial
         compared = difference(trial.newest, incumbent.newest)
@@ -128,8 +134,11 @@ class IncumbentRace(RungTrials):
         return evolution.founder_share > 0 and 0 < self.started(algorithm) < wanted
 
     def started(self, algorithm: str) -> int:
-        """Returns how many trials of an algorithm have begun with a fresh agent, without founders that were lost."""
-        return self.fresh_agents(algorithm) - self._lost_founders[algorithm]
+        """Returns how many trials of an algorithm have begun with a fresh agent, without founders that were lost: the
+        next agent takes the place of such a founder.
+        """
+        lost = self._lost_founders[algorithm] + (algorithm in self.founders and self.lacks_founder(algorithm))
+        return self.fresh_agents(algorithm) - lost
 
     def lacks_founder(self, algorithm: str) -> bool:
         """Whether an algorithm has no founder yet, or lost it before it had a score."""
@@ -167,12 +176,12 @@ class IncumbentRace(RungTrials):
             return ""
         if trial.rung < 1:
             return ""
-        peers = self.ladders.everyone_at(trial.rung - 1)
+        peers = self.ladders.fresh_at(trial.rung - 1)
         middle = peers.median() if len(peers) >= SMALLEST_PEER_GROUP else -math.inf
         if trial.estimate < middle - margin:
             return (
                 f"{named(trial.newest)} is more than {evolution.stop_errors:g} standard errors of {error:.2g} below"
-                f" {middle:.4g}, the median of rung {trial.rung - 1}"
+                f" {middle:.4g}, the median of the fresh trials on rung {trial.rung - 1}"
             )
         return ""
 

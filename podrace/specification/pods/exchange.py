@@ -120,3 +120,5 @@ def _rated_problems(spec: TournamentSpec) -> Iterator[str]:
         yield f"{key}: candidates are rated by the built-in evaluator; leave out evaluation.evaluator"
     if spec.champion.ensemble:
         yield f"{key}: the champion is the winner of a round robin; set champion.ensemble = 0"
+    if spec.objective.HasField("target_return"):
+        yield f"{key}: a rating is no return; replace objective.target_return, for instance by wall_clock_duration"

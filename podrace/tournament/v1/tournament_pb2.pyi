@@ -1279,7 +1279,7 @@ class OpponentsSpec(_message.Message):
     """Whether the score of a candidate is a rating from games against other candidates and the built-in opponent, in the
     units of Elo: 400 more mean odds of 10 to 1. The built-in opponent has the rating 0. `mean_return` remains that
     against the built-in opponent. Refused with `evaluation.racing`, `evaluation.verify`, `evaluation.evaluator`,
-    `champion.ensemble`, and when `synchronous`. Default false.
+    `champion.ensemble`, `objective.target_return`, and when `synchronous`. Default false.
     """
     matches: _builtins.int
     """Other candidates that a candidate plays against for its rating: those whose results are most uncertain. Default 6."""
@@ -1642,8 +1642,9 @@ class EvolutionSpec(_message.Message):
     Default 2.
     """
     stop_errors: _builtins.float
-    """`incumbent`: an agent that is behind by more than this many standard errors is stopped early. 0: no agent is stopped
-    early. Default 1.5.
+    """`incumbent`: standard errors by which a challenger must be behind to be stopped early: a fork behind the incumbent,
+    and a fresh challenger above the first rung behind the median of the fresh ones that have reached the rung before
+    its own. 0: no agent is stopped early. Default 1.5.
     """
     rung_factor: _builtins.float
     """`incumbent`, `asha`, `bohb`: one in this many trials of a rung is promoted to the next rung, which is this many

@@ -13,6 +13,7 @@ import pytest
 from fake_services import ORPHANED_SECONDS, STARTING_SILENT_SECONDS, TOGETHER_SECONDS, FakeLauncher, FakeLeaderboard
 
 from orchestrator.assignments import external_pods
+from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.decisions.pod_silence import SilenceLimits
@@ -291,6 +292,7 @@ async def _open_mesh(
         watch_pause_seconds=0.0,
         lease_tokens=lease_tokens,
         evaluations=Evaluations(state, runtime, clock),
+        evaluation_epochs=EvaluationEpochs(state, runtime, clock),
         registration=registration,
     )
     limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)

@@ -40,6 +40,7 @@ from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from orchestrator.archiving import Archiving
+from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.config import Config
@@ -163,6 +164,7 @@ class Worlds:
             leaderboard_address="unix:/nowhere",
             watch_pause_seconds=0.0,
             evaluations=evaluations,
+            evaluation_epochs=EvaluationEpochs(state, runtime, clock),
             deletion=self._deletion(state, runtime, clock),
         )
         created = await tournaments.create(pb.CreateTournamentRequest(request_id="first", spec=given_spec()))

@@ -2,7 +2,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from leaderboard.evolution.agents import make, round_begin, visible_board
+import pytest
+
+from leaderboard.evolution.agents import make, round_begin, trials_of, visible_board
 from leaderboard.evolution.fresh import draw, turn_of
 from leaderboard.evolution.space import declared_values
 from leaderboard.ranking.board import fold
@@ -136,3 +138,21 @@ def test_fresh_agents_of_a_race_have_the_values_of_all_starts_in_order(make_race
     assert fresh[3].hyperparameters["learning_rate"] == 1e-4, "another seed of the founder"
     assert all("starts[" not in agent.reason for agent in fresh[4:])
     assert {one.agent.origin for one in race.generations} > {ORIGIN_FRESH}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_lost_founder_takes_no_start_with_it(make_spec: MakeSpec, failed: bool) -> None:
+    starts = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}]
+    spec = make_spec(algorithms={"ppo": {"starts": starts}}, evolution={"strategy": "incumbent"})
+    trials, agents = trials_of(spec), {}
+    assert trials is not None
+    for number in range(3):
+        made = make("race-abc123", spec, number, (), agents, {}, trials=trials)
+        assert isinstance(made, tuple)
+        agents[made[0].agent_id] = made[0]
+        trials.handed_out(made[0])
+        if failed and number == 0:
+            trials.ended(made[0].agent_id, failed=True)
+    rates = [agent.hyperparameters["learning_rate"] for agent in agents.values()]
+    assert rates[failed : failed + 2] == [1e-4, 1e-3]
+    assert "; values of starts[1]" in list(agents.values())[failed + 1].reason

@@ -113,7 +113,7 @@ def test_an_agent_that_is_cut_short_reaches_no_rung_and_its_trial_trains_what_is
     # Rungs end at 2 and 6 quanta; a step budget ends the agent after 3.
     first = log.finished(log.fresh(), 10.0, 20.0)
     short = log.finished(log.again(first, rung=1), 90.0)
-    assert len(log.race.ladders.everyone_at(1)) == 0, "others are not compared with a shorter training"
+    assert len(log.race.ladders.fresh_at(1)) == 0, "others are not compared with a shorter training"
     answer = log.next()
     assert continued(answer) == (short.number, 1, 3)
     assert answer.reason.startswith(f"a{short.number} ended before rung 1: continues from ")
@@ -121,7 +121,7 @@ def test_an_agent_that_is_cut_short_reaches_no_rung_and_its_trial_trains_what_is
     trial = log.race.by_number[first.number]
     assert trial.at_rung == [15.0, 40.0]
     assert trial.environment_steps == 6 * QUANTUM
-    assert len(log.race.ladders.everyone_at(1)) == 1
+    assert len(log.race.ladders.fresh_at(1)) == 1
 
 
 def test_an_agent_that_climbs_no_rung_has_not_failed_before_one(log: Log) -> None:

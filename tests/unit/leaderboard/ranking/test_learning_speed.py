@@ -38,3 +38,11 @@ def test_an_agent_with_fewer_than_two_scores_has_no_gain(make_candidate: MakeCan
     orphan = candidate(make_candidate, 1, 9.0, 2000)
     unscored = candidate(make_candidate, 2, 0.0, 0)
     assert gains_of([agent(only), agent(orphan, "long gone"), agent(unscored)], [only, orphan]) == {}
+
+
+def test_scores_of_the_plugin_and_of_the_built_in_evaluator_are_not_subtracted(make_candidate: MakeCandidate) -> None:
+    first, last = candidate(make_candidate, 0, 1.0, 1000), candidate(make_candidate, 0, 500.0, 3000)
+    last.evaluator_fault = "the plugin failed"
+    assert gains_of([agent(first)], [first, last]) == {}
+    first.evaluator_fault = "the plugin failed"
+    assert gains_of([agent(first)], [first, last])[first.agent_id].score == 499.0

@@ -60,7 +60,7 @@ def test_scores_are_moved_to_epoch_0_by_what_anchors_show():
     for agent in range(200, 300):
         other = EpochScore(epoch=0, mean_return=5.0, standard_error=2.0, episodes=64)
         history.add(candidate(agent, 9.0, 1, other_epochs=[other]))
-    assert history.effects()[1] == pytest.approx(4.0, rel=0.02)
+    assert history.effects().of(1) == pytest.approx(4.0, rel=0.02)
     assert history.estimate(candidate(0, 10.0, 1)).value == pytest.approx(5.0, abs=0.1)
     assert history.estimate(candidate(0, 10.0, 0)).value == 9.0
 
@@ -86,7 +86,7 @@ def test_candidates_of_earlier_versions_have_no_effect_on_epochs():
     old = Candidate(agent_id="race-a0", score=10.0, standard_error=2.0)
     history = ScoreHistory([old])
     assert history.estimate(old).value == 10.0
-    assert (history.correlation, history.effects()) == (0.0, {})
+    assert (history.correlation, history.effects().of(1)) == (0.0, 0.0)
 
 
 def test_a_synchronous_tournament_knows_only_earlier_rounds_and_the_own_agent():

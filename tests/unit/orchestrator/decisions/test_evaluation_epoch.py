@@ -3,8 +3,8 @@
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from orchestrator.decisions.evaluation_epoch import EPOCHS, evaluation_epoch, evaluation_epoch_of_agent
-from podrace.tournament.v1.tournament_pb2 import AssignmentSpec, ObjectiveSpec, PoolSpec, TournamentSpec
+from orchestrator.decisions.evaluation_epoch import EPOCHS, evaluation_epoch
+from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 CLOCK = Duration(seconds=800)
 
@@ -31,21 +31,3 @@ def test_the_larger_share_counts():
 
 def test_a_target_return_alone_has_one_epoch():
     assert evaluation_epoch(ObjectiveSpec(target_return=100.0), 1e9, 10**12) == 0
-
-
-def test_a_round_of_a_synchronous_tournament_has_one_epoch_whatever_the_progress():
-    spec = TournamentSpec(
-        synchronous=True,
-        pool=PoolSpec(maximum_pods=4),
-        objective=ObjectiveSpec(wall_clock_duration=CLOCK, environment_steps=16_000),
-        assignment=AssignmentSpec(environment_steps=1000),
-    )
-    # Each round of four agents is a quarter of the objective: two epochs.
-    for progress in ((0.0, 0), (799.0, 15_999)):
-        epochs = [evaluation_epoch_of_agent(spec, number, *progress) for number in range(12)]
-        assert epochs == [0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4]
-
-
-def test_otherwise_all_agents_have_the_epoch_of_the_progress():
-    spec = TournamentSpec(objective=ObjectiveSpec(environment_steps=8000))
-    assert {evaluation_epoch_of_agent(spec, number, 0.0, 3000) for number in range(9)} == {3}

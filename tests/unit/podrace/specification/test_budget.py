@@ -81,6 +81,11 @@ def test_a_seat_of_a_population_is_decided_on_six_times() -> None:
     assert own.evolution.population_size == 5
 
 
+def test_more_pods_than_the_largest_population_are_accepted() -> None:
+    spec = resolved({"environment_steps": 10**9}, evolution={"strategy": "truncation"}, pool={"maximum_pods": 2000})
+    assert spec.evolution.population_size == 1000
+
+
 @pytest.mark.parametrize("strategy", ["tournament", "truncation"])
 def test_resolving_again_changes_nothing(strategy: str) -> None:
     spec = resolved({"wall_clock_duration": 77, "target_return": 1.0}, evolution={"strategy": strategy})

@@ -285,6 +285,18 @@ def test_a_single_pod_divides_its_time(make_log: MakeLog) -> None:
     assert shares[1] > 0.7
 
 
+def test_a_fork_that_takes_over_inherits_the_time_that_a_single_pod_has_spent_on_incumbents(make_log: MakeLog) -> None:
+    log = make_log(exploration_begin=0.5, exploration_end=0.5, riser_probability=0.0)
+    founder = log.finished(log.fresh(), *[1.0] * 10)
+    fork = log.finished(log.fork(founder), 100.0, 100.0)
+    assert log.race.incumbent is log.race.by_number[fork.number]
+    # Incumbents have had 10 of 12 quanta.
+    assert not any("continues the incumbent" in log.next(seed).reason for seed in range(20))
+    for _ in range(4):
+        log.finished(log.fresh(), 1.0, 1.0)
+    assert continued(log.next()) == (fork.number, 2)
+
+
 def test_nothing_is_started_that_could_not_be_scored_before_the_end(log: Log) -> None:
     founder = log.fresh()
     log.score(founder, 1.0)

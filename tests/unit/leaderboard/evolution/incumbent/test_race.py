@@ -139,10 +139,22 @@ def test_a_fresh_challenger_is_stopped_below_the_median_of_the_rung_before_its_o
     climbing = log.again(log.agents[1], rung=1)
     log.score(climbing, 24.0)
     # Estimates at rung 0: 10, 20, 30, 40, so the median is 25; the newest estimate is (10 + 24) / 2.
-    assert "the median of rung 0" in log.race.stops[climbing.agent_id]
+    assert "the median of the fresh trials on rung 0" in log.race.stops[climbing.agent_id]
     better = log.again(log.agents[3], rung=1)
     log.score(better, 24.0)
     assert better.agent_id not in log.race.stops
+
+
+def test_forks_do_not_raise_the_median_that_fresh_challengers_are_stopped_by(log: Log) -> None:
+    founder = log.fresh()
+    log.score(founder, 100.0)
+    for score in (10.0, 20.0, 30.0, 40.0):
+        log.finished(log.fresh(), score, score)
+    for _ in range(6):
+        log.finished(log.fork(founder), 100.0, 100.0)
+    climbing = log.again(log.agents[4], rung=1)
+    log.score(climbing, 44.0)
+    assert log.race.stops == {}
 
 
 def test_fewer_than_four_peers_stop_no_trial(log: Log) -> None:

@@ -88,6 +88,7 @@ def test_opponents_have_defaults_in_games_and_are_absent_elsewhere() -> None:
         ({"rated": True}, {"evaluation": {"verify": 8, "episodes": 16}}, "set evaluation.verify = 0"),
         ({"rated": True}, {"evaluation": {"evaluator": "python:a:b"}}, "leave out evaluation.evaluator"),
         ({"rated": True}, {"champion": {"ensemble": 2}}, "set champion.ensemble = 0"),
+        ({"rated": True}, {"objective": {"target_return": 0.5}}, "replace objective.target_return"),
     ],
 )
 def test_opponents_that_cannot_play_are_refused_with_what_to_set(
