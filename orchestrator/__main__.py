@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import gc
 import secrets
@@ -261,9 +262,10 @@ def _service(servicer: OrchestratorServicer) -> rpc.Service:
 
 def _open_access(config: Config) -> ServiceAccess:
     listen, insecure = config.server.listen, config.server.insecure
-    return ServiceAccess.open(
+    access = ServiceAccess.open(
         config.access, access_pb2.ROLE_ORCHESTRATOR, listen, config.leaderboard, insecure=insecure
     )
+    return dataclasses.replace(access, orphan_seconds=config.orphan_seconds)
 
 
 def _open_launcher(

@@ -142,13 +142,17 @@ class ReplaySlots:
             ResourceExhausted: There is not enough memory.
         """
         self._region = plane.create(f"{name}_replay", [tensor_spec(field) for field in fields.values()])
-        self.replay = ReplayBuffer(
-            self._region,
-            horizon=memory.horizon,
-            device=device,
-            prioritized=memory.prioritized,
-            priority_exponent=memory.priority_exponent,
-        )
+        try:
+            self.replay = ReplayBuffer(
+                self._region,
+                horizon=memory.horizon,
+                device=device,
+                prioritized=memory.prioritized,
+                priority_exponent=memory.priority_exponent,
+            )
+        except BaseException:
+            self._region.close()
+            raise
 
     def grant(self) -> Grant:
         """See ExperienceSlots.grant."""

@@ -333,10 +333,8 @@ class AgentTraining:
         self._progress.enter(pb.POD_ACTIVITY_PUBLISHING)
         if self._is_scored:
             return
-        # Networks first: the pod may be killed before gigabytes of replay memory are stored.
-        await self._publish(None)
         if self._roles.replay:
-            await self._publish(self._roles.replay)
-
-    async def _publish(self, replay: ReplayBuffer | None) -> None:
-        await self._context.checkpoints.publish(await self._freeze(replay), None)
+            # Networks first: the pod may be killed before gigabytes of replay memory are stored. Not while a score
+            # waits for the leaderboard: two checkpoints would displace the scored one.
+            await self._context.checkpoints.publish_interim(await self._freeze(None))
+        await self._context.checkpoints.publish(await self._freeze(self._roles.replay), None)

@@ -107,7 +107,6 @@ def ending_of_stop(
     held: bool,
     yielded: bool = False,
     stopped_early: bool = False,
-    broken: bool = False,
 ) -> Ending:
     """Returns the ending of an assignment whose work was stopped without an error.
 
@@ -118,10 +117,7 @@ def ending_of_stop(
             If only the agent was taken from it, it asks for another assignment.
         yielded: Whether the pod only gives the agent back, and asks for another assignment.
         stopped_early: Whether the strategy has no more use for the agent; the pod asks for another one.
-        broken: Whether a role is stuck that cannot be restarted, so that the pod exits in any case.
     """
-    if broken:
-        return Ending(pb.OUTCOME_FINISHED if finished else pb.OUTCOME_DRAINED, reason, EXIT_ROLE_LOST)
     if stopped_early:
         return Ending(pb.OUTCOME_FINISHED if finished else pb.OUTCOME_STOPPED, "" if finished else reason)
     exit_code = EXIT_DONE if held and not yielded else None

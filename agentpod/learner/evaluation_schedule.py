@@ -55,10 +55,10 @@ class EvaluationTime:
     spent_seconds: float = 0.0
     """Wall-clock time that evaluations have taken."""
     last_seconds: float = 0.0
-    """Wall-clock time that the last evaluation took; 0 before the first."""
+    """Wall-clock time that the last completed evaluation took; 0 before the first."""
 
     def add(self, seconds: float) -> None:
-        """Counts an evaluation that took this long."""
+        """Counts a completed evaluation that took this long."""
         self.last_seconds = seconds
         self.spent_seconds += seconds
 
@@ -163,7 +163,8 @@ class Scorer:
         try:
             evaluation = await self._evaluate(held)
         except BaseException:
-            self._spent.add(self._clock() - started)
+            # It was not completed, so its duration is not what the last evaluation will take.
+            self._spent.spent_seconds += self._clock() - started
             raise
         finally:
             held.release()

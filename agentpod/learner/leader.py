@@ -245,8 +245,7 @@ class Leader:
         """Completes an assignment whose kind of work this build does not know."""
         ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "this pod does not know this kind of work")
         _log.error("assignment of an unknown kind", assignment_id=lease.assignment.assignment_id, reason=ending.message)
-        await self._complete(lease, ending)
-        return ending.exit_code
+        return await self._complete(lease, ending)
 
     async def _train(self, lease: Lease, progress: ProgressReporter, waits: StorageWaits) -> int | None:
         assignment = lease.assignment
@@ -283,8 +282,7 @@ class Leader:
             await self._leave(publish=ending.publish)
         self._evaluation_time.earlier_seconds += time.monotonic() - started
         _log_ending(ending)
-        await self._complete(lease, ending)
-        return ending.exit_code
+        return await self._complete(lease, ending)
 
     def _ending_of_training(self, lease: Lease) -> Ending:
         finished = self.training is not None and self.training.finished
@@ -296,7 +294,6 @@ class Leader:
             held=lease.held,
             yielded=lease.yielded,
             stopped_early=lease.stopped_early,
-            broken=lease.broken,
         )
 
     async def _leave(self, *, publish: bool) -> None:
@@ -319,11 +316,9 @@ class Leader:
             except PodraceError as error:
                 ending = ending_of_error(error, opened=True)
         else:
-            exit_code = EXIT_ROLE_LOST if lease.broken else EXIT_DONE
-            ending = Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code=exit_code)
+            ending = ending_of_stop(lease.stop.result(), finished=False, held=lease.held, yielded=lease.yielded)
         _log_ending(ending)
-        await self._complete(lease, ending, evaluation)
-        return ending.exit_code
+        return await self._complete(lease, ending, evaluation)
 
     async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter, waits: StorageWaits) -> Evaluation:
         assignment = lease.assignment
@@ -341,7 +336,8 @@ class Leader:
                 " the token of the pod; start this pod with isolated = true, or with layout = 'separate'"
             )
 
-    async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:
+    async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> int | None:
+        """Reports the end of an assignment; returns the exit code if the pod must exit, else None."""
         if lease.held:
             try:
                 with self._compute.activity.doing(orchestrator_pb.ROLE_PHASE_WAITING):
@@ -353,6 +349,8 @@ class Leader:
         gave_back = ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None and not lease.yielded
         earlier = 0 if lease.progress.HasField("update_age_seconds") else self._given_back
         self._given_back = earlier + 1 if gave_back else 0
+        # However the work ended: a role that is stuck and cannot be restarted would block the next assignment as well.
+        return EXIT_ROLE_LOST if lease.broken else ending.exit_code
 
 
 def _log_ending(ending: Ending) -> None:

@@ -288,7 +288,7 @@ class Lease:
             self.yielded = self.yielded or not self.stop.done()
             self.request_stop(response.reason or "the orchestrator has more urgent work")
         elif response.directive == pb.DIRECTIVE_STOP:
-            self.stopped_early = not self.stop.done()
+            self.stopped_early = self.stopped_early or not self.stop.done()
             self.request_stop(response.reason or "the strategy stops this agent early")
         elif response.directive != pb.DIRECTIVE_CONTINUE:
             # DRAIN, and every value that this build does not know: the contract requires it, and no work is lost.

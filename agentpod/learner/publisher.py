@@ -29,7 +29,15 @@ from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
 from podrace.checkpoint_store.replay_parts import PREFIX, is_replay
 from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import NOT_VERIFIED, DataLoss, InvalidArgument, NotFound, PodraceError, Unavailable
+from podrace.errors import (
+    AGENT_UNKNOWN,
+    NOT_VERIFIED,
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    PodraceError,
+    Unavailable,
+)
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification.resolve import REPLAY_BYTES, TOURNAMENT_REPLAY_BYTES
@@ -320,6 +328,11 @@ class Publisher:
                     raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
                 # It was submitted, held and refused, which is known already. The agent continues.
                 _log.warning("a score of the previous pod was not verified", error=error.message)
+            except NotFound as error:
+                if error.reason == AGENT_UNKNOWN or manifest_digest == self._previous:
+                    raise
+                # Only the newest two checkpoints of an agent are kept: storage did not accept the score for too long.
+                _log.error("a score is lost: its checkpoint was deleted before it was accepted", error=error.message)
             del self._unsubmitted[0]
 
     async def _try_to_submit(self, *, of_previous_pod: bool = False) -> None:

@@ -97,8 +97,9 @@ class TrainingSetup:
         context.roles.allocate_experience(*spaces)
         algorithm, state = await self._algorithm(spaces, hyperparameters, start)
         _log.info("training", begins_with=start.note, environment_steps=start.counters.environment_steps)
-        fusion = self._fusion_session(algorithm, start.counters, state) if context.config.learners > 1 else None
+        # Before the fusion, whose store would stay open if there is too little memory for the feed.
         feed = self._feed(spaces)
+        fusion = self._fusion_session(algorithm, start.counters, state) if context.config.learners > 1 else None
         loop = self._loop(algorithm, session, start.counters, fusion, feed)
         opponents = None
         if self._spec.opponents.training not in ("", BUILT_IN):

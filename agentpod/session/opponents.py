@@ -35,7 +35,7 @@ class OpponentSlots:
     slots = OpponentSlots(plane, name, policies)
     with slots.reading() as opponents:
         await collect(opponents)
-    slots.retire()                # frees the memory now, or after the last reader
+    slots.retire()                # frees the memory now, or after the last reader; then there are no opponents
     """
 
     def __init__(self, plane: Plane, name: str, policies: Sequence[OpponentPolicy | None]) -> None:
@@ -88,3 +88,5 @@ class OpponentSlots:
             for region in self._regions:
                 region.close()
             self._regions.clear()
+            # The session may be used for another tournament next, whose simulator may know no opponents.
+            self._messages.clear()

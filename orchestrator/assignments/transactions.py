@@ -348,8 +348,8 @@ def complete_lease(
     if evaluator_fault:
         record_evaluator_fault(transaction, work.tournament_id, work.pod_id, evaluator_fault)
     ended = request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED, pb.OUTCOME_STOPPED)
-    if ended or request.progress.HasField("update_age_seconds"):
-        # A pod that gives an agent back after an update has published it first.
+    if ended or request.progress.HasField("update_age_seconds") or request.progress.storage_fault:
+        # An agent that is given back after an update was published first; one that waits for storage may be finished.
         mark_useful(transaction, work.pod_id)
         forget_losses(transaction, work_id)
     if isinstance(work, AgentRecord):

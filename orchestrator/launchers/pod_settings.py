@@ -8,7 +8,6 @@ from typing import Any
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.images import image_problem, runs_images
 from orchestrator.launchers.options import LauncherOptions
-from podrace.access.tokens import POD_TOKEN_SECONDS
 from podrace.errors import FieldViolation, InvalidArgument
 from podrace.limits.config import changed_settings
 from podrace.specification.plugin_settings import is_service
@@ -70,14 +69,14 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
 
 
 def leader_settings(
-    pod: NewPod, pod_environment: PodEnvironment, lifetime_seconds: float = POD_TOKEN_SECONDS
+    pod: NewPod, pod_environment: PodEnvironment, lifetime_seconds: float | None = None
 ) -> dict[str, Any]:
     """Configuration keys of the leader: the token that identifies the pod, if the mesh has a key.
 
     Args:
         pod: The pod.
         pod_environment: Settings that all pods share.
-        lifetime_seconds: Time in which the pod must start and make its first call.
+        lifetime_seconds: Time in which the pod must start and make its first call; None: that of other tokens.
     """
     token = pod_environment.pod_tokens.first(pod.pod_id, pod.tournament_id, lifetime_seconds)
     return {"token": token} if token else {}

@@ -25,7 +25,7 @@ from podrace.errors import PermissionDenied, Unauthenticated
 LEASE_AUDIENCE = "podrace-lease"
 """Audience of lease tokens; no method accepts them as the token of a caller."""
 LEASE_TOKEN_SECONDS = 3600.0
-"""Lifetime of a token; it is renewed with the lease."""
+"""Shortest lifetime of a token; it is renewed with the lease."""
 MOST_TOKENS = 100_000
 """Tokens that are kept in memory; the oldest ones are verified again."""
 FIELD = "lease_token"
@@ -164,14 +164,20 @@ class LeaseTokens:
     response.lease_token = tokens.renewed(lease)
     """
 
-    def __init__(self, key: MeshKey | None, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        key: MeshKey | None,
+        now: Callable[[], float] = time.time,
+        lifetime_seconds: float = LEASE_TOKEN_SECONDS,
+    ) -> None:
         """Creates the source.
 
         Args:
             key: Key of the mesh; None: no tokens are made, and none are required.
             now: Returns the seconds since 1970.
+            lifetime_seconds: Lifetime of the tokens.
         """
-        self._key, self._now = key, now
+        self._key, self._now, self._lifetime_seconds = key, now, lifetime_seconds
         self._verifier = LeaseVerifier(key.public if key else None, now)
         self._issued: OrderedDict[str, _Issued] = OrderedDict()
 
@@ -180,9 +186,9 @@ class LeaseTokens:
         if self._key is None:
             return ""
         now, issued = self._now(), self._issued.get(lease.assignment_id)
-        if issued and issued.lease == lease and now < issued.expire_time - LEASE_TOKEN_SECONDS / 2:
+        if issued and issued.lease == lease and now < issued.expire_time - self._lifetime_seconds / 2:
             return issued.token
-        expire_time = now + LEASE_TOKEN_SECONDS
+        expire_time = now + self._lifetime_seconds
         token = self._key.sign(claims_of(lease, expire_time))
         self._issued[lease.assignment_id] = _Issued(token, lease, expire_time)
         self._issued.move_to_end(lease.assignment_id)

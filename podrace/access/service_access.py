@@ -24,14 +24,14 @@ from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, TokenSource
 from podrace.access.guard import Guard, HolderOf
 from podrace.access.known_tokens import KnownTokens
-from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
+from podrace.access.lease_tokens import LEASE_TOKEN_SECONDS, LeaseTokens, LeaseVerifier
 from podrace.access.mesh_key import MeshKey, PublicKeys
 from podrace.access.open_streams import OpenStreams
 from podrace.access.ownership import Owners
 from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_local, is_loopback
 from podrace.access.token_file import MESH_KEY, load_or_make_token, token_path
-from podrace.access.tokens import AUDIENCE, PodTokens, ServiceToken
+from podrace.access.tokens import AUDIENCE, POD_TOKEN_SECONDS, PodTokens, ServiceToken, outlasting_silence
 from podrace.errors import InvalidArgument
 from podrace.tls import identity_for
 
@@ -118,11 +118,14 @@ class ServiceAccess:
     """File with the token that callers on a port need; empty: callers identify themselves in another way."""
     known: KnownTokens = field(default_factory=KnownTokens)
     """Tokens that were verified, or that this service has issued to pods."""
+    orphan_seconds: float = 0.0
+    """How long pods work without an answer of the orchestrator; their tokens outlast that."""
 
     @property
     def lease_tokens(self) -> LeaseTokens:
         """Makes and checks lease tokens; none without a key."""
-        return LeaseTokens(self.key)
+        lifetime_seconds = outlasting_silence(LEASE_TOKEN_SECONDS, self.orphan_seconds)
+        return LeaseTokens(self.key, lifetime_seconds=lifetime_seconds)
 
     @property
     def lease_verifier(self) -> LeaseVerifier:
@@ -132,7 +135,8 @@ class ServiceAccess:
     @property
     def pod_tokens(self) -> PodTokens:
         """Makes the tokens of pods; they get none if another machine would have to verify them without the key."""
-        return PodTokens(self.key if self.token else None, known=self.known)
+        lifetime_seconds = outlasting_silence(POD_TOKEN_SECONDS, self.orphan_seconds)
+        return PodTokens(self.key if self.token else None, known=self.known, lifetime_seconds=lifetime_seconds)
 
     @classmethod
     def open(

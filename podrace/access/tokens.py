@@ -15,7 +15,9 @@ AUDIENCE = "podrace"
 SERVICE_TOKEN_SECONDS = 600.0
 """Lifetime of the token of a service, which is renewed after half of it."""
 POD_TOKEN_SECONDS = 900.0
-"""Lifetime of the token of a pod, which is renewed with its lease."""
+"""Shortest lifetime of the token of a pod, which is renewed with its lease."""
+LAST_PUBLICATION_SECONDS = 300.0
+"""Time in which a pod that has waited for the orchestrator for too long publishes its agent and reports it."""
 POD_PREFIX = "pod/"
 
 
@@ -73,6 +75,16 @@ def principal_of(claims: Mapping[str, Any]) -> Principal:
     )
 
 
+def outlasting_silence(lifetime_seconds: float, orphan_seconds: float) -> float:
+    """Returns the lifetime of tokens that are renewed after half of it, for pods without an answer to renew them.
+
+    Args:
+        lifetime_seconds: Shortest lifetime.
+        orphan_seconds: How long a pod waits for an answer before it publishes and exits.
+    """
+    return max(lifetime_seconds, 2.0 * (orphan_seconds + LAST_PUBLICATION_SECONDS))
+
+
 def pod_token(key: MeshKey, pod_id: str, tournament_id: str, expire_time: float) -> str:
     """Returns the token of the leader of a pod.
 
@@ -95,12 +107,16 @@ class PodTokens:
     """Makes the tokens of pods; without a key, pods get none and are identified in another way.
 
     tokens = PodTokens(key)
-    token = tokens.first("race-1-p3", "race-1", POD_TOKEN_SECONDS)     # when the pod is launched
-    response.pod_token = tokens.renewed(current_principal())           # with its answers
+    token = tokens.first("race-1-p3", "race-1")                 # when the pod is launched
+    response.pod_token = tokens.renewed(current_principal())    # with its answers
     """
 
     def __init__(
-        self, key: MeshKey | None, now: Callable[[], float] = time.time, known: KnownTokens | None = None
+        self,
+        key: MeshKey | None,
+        now: Callable[[], float] = time.time,
+        known: KnownTokens | None = None,
+        lifetime_seconds: float = POD_TOKEN_SECONDS,
     ) -> None:
         """Creates the source.
 
@@ -108,19 +124,21 @@ class PodTokens:
             key: Key of the mesh; None: pods get no tokens.
             now: Returns the seconds since 1970.
             known: Remembers the tokens, so that the service need not verify signatures that it made itself.
+            lifetime_seconds: Lifetime of the tokens.
         """
-        self._key, self._now, self._known = key, now, known
+        self._key, self._now, self._known, self._lifetime_seconds = key, now, known, lifetime_seconds
 
-    def first(self, pod_id: str, tournament_id: str, lifetime_seconds: float) -> str:
+    def first(self, pod_id: str, tournament_id: str, lifetime_seconds: float | None = None) -> str:
         """Returns the token that a pod starts with; empty without a key.
 
         Args:
             pod_id: The pod.
             tournament_id: Its tournament.
-            lifetime_seconds: Time in which the pod must start and make its first call.
+            lifetime_seconds: Time in which the pod must start and make its first call; None: as for other tokens.
         """
         if self._key is None:
             return ""
+        lifetime_seconds = self._lifetime_seconds if lifetime_seconds is None else lifetime_seconds
         return self._issued(self._key, pod_id, tournament_id, self._now() + lifetime_seconds)
 
     def renewed(self, principal: Principal | None) -> str:
@@ -128,9 +146,9 @@ class PodTokens:
         if self._key is None or principal is None or not principal.pod_id:
             return ""
         now = self._now()
-        if principal.expire_time > now + POD_TOKEN_SECONDS / 2:
+        if principal.expire_time > now + self._lifetime_seconds / 2:
             return ""
-        return self._issued(self._key, principal.pod_id, principal.tournament_id, now + POD_TOKEN_SECONDS)
+        return self._issued(self._key, principal.pod_id, principal.tournament_id, now + self._lifetime_seconds)
 
     def _issued(self, key: MeshKey, pod_id: str, tournament_id: str, expire_time: float) -> str:
         claims = pod_claims(pod_id, tournament_id, expire_time)

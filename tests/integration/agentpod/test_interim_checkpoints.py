@@ -6,6 +6,7 @@ from scripted import Mesh, run
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import read_manifest
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 RARELY = {"episodes": 4, "every_environment_steps": 10**8}
 HYPERPARAMETERS = {
@@ -45,3 +46,21 @@ async def test_a_complete_checkpoint_without_a_score_is_stored_between_evaluatio
 async def test_an_agent_that_is_evaluated_more_often_has_no_others(mesh, make_spec, make_assignment):
     await run(mesh, make_assignment(make_spec()))
     assert all(one.HasField("evaluation") for one in newest(mesh))
+
+
+async def test_the_next_pod_submits_a_score_that_waited_for_the_leaderboard_when_an_off_policy_agent_was_drained(
+    mesh, make_spec, make_assignment
+):
+    """An agent has two checkpoints: one of its last state with the replay memory, and the scored one."""
+    algorithms = {"sac": {"hyperparameters": HYPERPARAMETERS["sac"]}}
+    evaluation = {"episodes": 4, "every_environment_steps": 256}
+    spec = make_spec("Pendulum-v1", steps=10**8, algorithms=algorithms, evaluation=evaluation)
+    mesh.leaderboard.refuse = 10**6
+    mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 600
+    await run(mesh, make_assignment(spec))
+    last, scored = newest(mesh)
+    assert not last.HasField("evaluation")
+    assert any(part.name.startswith("replay") for part in last.parts)
+    mesh.leaderboard.refuse = mesh.orchestrator.after_steps = 0
+    await run(mesh, make_assignment(spec, epoch=2))
+    assert mesh.leaderboard.manifests[0] == scored

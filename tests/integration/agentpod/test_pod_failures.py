@@ -218,13 +218,16 @@ async def test_a_leaderboard_that_does_not_know_the_agent_does_not_cost_the_chec
     assert kept.manifest_digest == trained.manifest_digest
 
 
-async def test_a_drain_ends_an_evaluation_assignment(mesh, make_spec, make_assignment, monkeypatch):
+@pytest.mark.parametrize(("directive", "requests"), [(pb.DIRECTIVE_DRAIN, 1), (pb.DIRECTIVE_CANCEL, 2)])
+async def test_a_drain_ends_an_evaluation_and_the_pod_and_a_cancellation_only_the_evaluation(
+    mesh, make_spec, make_assignment, monkeypatch, directive, requests
+):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("agentpod.roles.episodes.MAXIMUM_EPISODE_STEPS", 10**9)
     await run(mesh, make_assignment(make_spec("python:environments:line", steps=512)))
     trained = fetch_latest(store_of(mesh), "t-a0")
     mesh.orchestrator.completed.clear()
-    mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+    mesh.orchestrator.directive, mesh.orchestrator.acquired = directive, 0
     evaluation = make_assignment(make_spec("python:environments:endless"))
     evaluation.ClearField("work")
     evaluation.assignment_id = "t-e0.1"
@@ -232,7 +235,10 @@ async def test_a_drain_ends_an_evaluation_assignment(mesh, make_spec, make_assig
     evaluation.evaluate.episodes = 1
     async with asyncio.timeout(20):
         assert await run(mesh, evaluation) == 0
-    assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
+    assert mesh.orchestrator.acquired == requests
+    # Another pod may hold a cancelled evaluation.
+    drained = [pb.OUTCOME_DRAINED] if directive == pb.DIRECTIVE_DRAIN else []
+    assert [completed.outcome for completed in mesh.orchestrator.completed] == drained
 
 
 async def test_a_full_store_delays_an_agent_and_does_not_fail_it(mesh, make_spec, make_assignment, monkeypatch):

@@ -211,3 +211,18 @@ async def test_the_agent_of_a_silent_pod_that_another_pod_holds_by_now_does_not_
             await mesh.renew(held)
         assert held.train.agent_id == f"{name}-a0"
     assert (await mesh.get(name)).failed_agents == 0
+
+
+async def test_pods_that_are_replaced_because_the_leaderboard_is_away_end_neither_tournament_nor_agent(
+    mesh: Any, single: str
+) -> None:
+    """The agent has finished: the pods make no update and only submit its score."""
+    for _ in range(2 * MOST_LOSSES):
+        pod_id, waited = await next_pod(mesh)
+        assert waited == 0.0
+        work = await mesh.assigned(pod_id)
+        assert work.train.agent_id == f"{single}-a0"
+        last = pb.Progress(environment_steps=100, storage_fault="no answer for 300 s")
+        await mesh.complete(work, pb.OUTCOME_DRAINED, message="no answer for 300 s", progress=last)
+        await die_from_outside(mesh)
+    assert (await state_of(mesh, single), (await mesh.get(single)).failed_agents) == (RUNNING, 0)

@@ -53,6 +53,18 @@ def replay_slots(plane):
     return ReplaySlots(plane, "s", fields, MemorySpec(horizon=2, replay_capacity=24), "cpu")
 
 
+def test_a_replay_buffer_that_cannot_be_made_frees_its_memory(plane, monkeypatch):
+    """The GPU of the learner may have too little memory for the copy, which is found out last."""
+
+    def refuse(*_, **__):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("agentpod.experience.slots.ReplayBuffer", refuse)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        replay_slots(plane)
+    assert not plane._blocks
+
+
 def test_a_worker_writes_where_the_learner_samples(plane):
     slots = replay_slots(plane)
     grant = slots.grant()

@@ -15,6 +15,7 @@ from agentpod.learner.evaluation_schedule import (
     evaluation_seed,
 )
 from agentpod.learner.progress_reporter import ProgressReporter
+from agentpod.session.role_faults import RoleLost
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, MatchResult
 from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -88,6 +89,28 @@ async def test_time_lost_to_a_failing_evaluator_plugin_does_not_count_as_evaluat
     assert published == [scored]
     assert (progress.score, progress.evaluator_fault) == (5.0, fault)
     assert (spent.last_seconds, spent.spent_seconds) == (counted_seconds, counted_seconds)
+
+
+async def test_time_for_the_last_evaluation_is_reserved_by_the_last_one_that_was_completed():
+    clock, lost = iter((1000.0, 1003.0)), RoleLost("the evaluator crashed")
+
+    async def evaluate(*_, **__):
+        raise lost
+
+    scorer = Scorer(
+        SimpleNamespace(evaluate=evaluate),
+        SimpleNamespace(),
+        unseen_progress(),
+        SimpleNamespace(stop=asyncio.get_running_loop().create_future(), evaluation_epoch=0),
+        TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8)),
+        spent := EvaluationTime(spent_seconds=40.0, last_seconds=40.0),
+        started=1000.0,
+        clock=lambda: next(clock),
+    )
+    scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), SimpleNamespace(release=lambda: None))
+    with pytest.raises(RoleLost):
+        await scorer.settle()
+    assert (spent.last_seconds, spent.spent_seconds) == (40.0, 43.0)
 
 
 # --- common episodes ---------------------------------------------------------------------------------------------

@@ -161,6 +161,12 @@ async def test_a_pod_that_was_stopped_before_does_not_yield():
     assert not lease.yielded
 
 
+async def test_an_agent_that_is_stopped_early_stays_so_when_the_directive_is_repeated():
+    lease = await lease_after(pb.DIRECTIVE_STOP, "the trial falls behind")
+    await lease.renew()
+    assert (lease.stop.result(), lease.held, lease.stopped_early) == ("the trial falls behind", True, True)
+
+
 async def test_a_stuck_role_is_reported_until_a_renewal_is_answered() -> None:
     sent: list[list[int]] = []
 

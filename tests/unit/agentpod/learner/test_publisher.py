@@ -12,9 +12,10 @@ from agentpod.learner.checkpoint_files import Counters, StartingState, manifest_
 from agentpod.learner.publisher import Publisher
 from agentpod.storage_waits import StorageWaits
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
+from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.folder import FolderStore
-from podrace.checkpoint_store.publish import claim, fetch_latest, publish
-from podrace.errors import BAD_CHECKPOINT, NOT_VERIFIED, DataLoss, InvalidArgument, Unavailable
+from podrace.checkpoint_store.publish import claim, fetch_latest, publish, read_manifest
+from podrace.errors import AGENT_UNKNOWN, BAD_CHECKPOINT, NOT_VERIFIED, DataLoss, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -112,14 +113,18 @@ class Frozen:
 
 
 class Updater:
-    """A leaderboard that may not answer."""
+    """A leaderboard that may not answer, and that reads what is submitted if it is given a store."""
 
-    def __init__(self) -> None:
-        self.answers = True
+    def __init__(self, store: FolderStore | None = None) -> None:
+        self.answers, self.store = True, store
+        self.accepted: list[int] = []
 
     async def SubmitCandidate(self, request: Any, **_: Any) -> Any:
         if not self.answers:
             raise Unavailable("no answer")
+        if self.store:
+            manifest = read_manifest(self.store, request.checkpoint.manifest_digest)
+            self.accepted.append(manifest.environment_steps)
         return SimpleNamespace(candidate=SimpleNamespace(score=0.0, rank=1, reason=""))
 
 
@@ -183,3 +188,53 @@ async def test_checkpoints_become_the_newest_in_the_order_in_which_they_were_tak
     ready.set()
     await asyncio.gather(storing, scoring)
     assert newest_steps(store) == 2000
+
+
+# --- scores that waited for too long ------------------------------------------------------------------------------
+
+
+async def publisher_after_an_outage(whole: FolderStore) -> tuple[Publisher, Updater]:
+    """Returns the publisher of an agent that was scored three times while the leaderboard did not answer."""
+    store = whole.within("race-1")
+    updater = Updater(store)
+    publisher = await publisher_of(store, updater)
+    updater.answers = False
+    for steps in (1000, 2000, 3000):
+        scored: Any = Frozen(steps)
+        await publisher.publish(scored, Evaluation(episodes=4))
+    updater.answers = True
+    return publisher, updater
+
+
+async def test_a_score_whose_checkpoint_was_deleted_during_a_long_outage_does_not_end_the_agent(tmp_path: Path) -> None:
+    """The leaderboard keeps the newest two checkpoints of an agent; all pods lose their older ones together."""
+    whole = FolderStore(tmp_path)
+    publisher, updater = await publisher_after_an_outage(whole)
+    assert collect(whole, [], 0.0)
+    await publisher.submit_all()
+    assert updater.accepted == [2000, 3000]
+
+
+async def test_a_newest_checkpoint_that_the_leaderboard_does_not_find_ends_the_agent(tmp_path: Path) -> None:
+    """Its store may be another one than that of the pods."""
+    publisher, updater = await publisher_after_an_outage(FolderStore(tmp_path / "pods"))
+    updater.store = FolderStore(tmp_path / "other").within("race-1")
+    with pytest.raises(NotFound):
+        await publisher.submit_all()
+    assert updater.accepted == []
+
+
+async def test_the_scores_of_an_agent_that_the_leaderboard_has_lost_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, updater = await publisher_after_an_outage(FolderStore(tmp_path))
+
+    async def unknown(*_: Any, **__: Any) -> None:
+        raise NotFound("never generated here", reason=AGENT_UNKNOWN)
+
+    with monkeypatch.context() as lost:
+        lost.setattr("agentpod.learner.publisher.rpc.call", unknown)
+        with pytest.raises(NotFound, match="never generated"):
+            await publisher.submit_all()
+    await publisher.submit_all()
+    assert updater.accepted == [1000, 2000, 3000]

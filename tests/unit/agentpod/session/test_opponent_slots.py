@@ -31,6 +31,17 @@ def test_retired_opponents_stay_readable_until_the_last_reader_has_ended() -> No
         plane.open([message.ref.tensor])
 
 
+def test_after_retired_opponents_the_next_tournament_has_none() -> None:
+    """Its simulator may know no opponents, and the memory is free."""
+    policies = [OpponentPolicy(NetworkSpec(), torch.zeros(2)), None]
+    slots = OpponentSlots(MemoryPlane(), "s", policies)
+    with slots.reading() as messages:
+        slots.retire()
+        assert len(messages) == 2
+    with slots.reading() as messages:
+        assert not messages
+
+
 def test_without_opponents_nothing_is_allocated() -> None:
     slots = OpponentSlots(MemoryPlane(), "s", ())
     with slots.reading() as messages:

@@ -1,10 +1,24 @@
 """Tokens: who can read what was signed, until when, and who its holder is."""
 
+import dataclasses
+
 import jwt
 import pytest
 
+from podrace.access.audit import AuditLog
 from podrace.access.mesh_key import MeshKey, PublicKeys, make_pem
-from podrace.access.tokens import AUDIENCE, ServiceToken, claims_of, pod_token, principal_of
+from podrace.access.service_access import ServiceAccess
+from podrace.access.tokens import (
+    AUDIENCE,
+    LAST_PUBLICATION_SECONDS,
+    POD_TOKEN_SECONDS,
+    PodTokens,
+    ServiceToken,
+    claims_of,
+    outlasting_silence,
+    pod_token,
+    principal_of,
+)
 from podrace.access.v1 import access_pb2
 from podrace.errors import FailedPrecondition, Unauthenticated
 
@@ -32,6 +46,27 @@ def test_the_token_of_a_pod_is_bound_to_pod_and_tournament(key):
     found = principal_of(key.public.verify(signed, audience=AUDIENCE))
     assert (found.pod_id, found.tournament_id) == ("t-p1", "t")
     assert found.roles == {access_pb2.ROLE_POD_LEADER}
+
+
+@pytest.mark.parametrize("orphan_seconds", [60.0, 1800.0, 86_400.0])
+def test_the_token_of_a_pod_outlasts_the_time_for_which_it_works_without_an_answer(key, orphan_seconds):
+    """At worst, the orchestrator stops answering just before it would renew the token."""
+    clock, lifetime = iter([NOW, NOW, NOW + 1.0]), outlasting_silence(POD_TOKEN_SECONDS, orphan_seconds)
+    tokens = PodTokens(key, lambda: next(clock), lifetime_seconds=lifetime)
+    signed = tokens.first("t-p1", "t")
+    principal = principal_of(key.public.verify(signed, audience=AUDIENCE))
+    silent_from = dataclasses.replace(principal, expire_time=NOW + lifetime / 2 + 0.5)
+    assert principal.expire_time == NOW + lifetime
+    assert tokens.renewed(silent_from) == ""
+    assert silent_from.expire_time - NOW > orphan_seconds + LAST_PUBLICATION_SECONDS
+    assert tokens.renewed(silent_from) != ""
+
+
+def test_the_tokens_that_a_service_makes_depend_on_how_long_pods_work_without_it(key):
+    own = ServiceToken(key, access_pb2.ROLE_ORCHESTRATOR)
+    access = ServiceAccess(key, own, [], AuditLog(), orphan_seconds=1800.0)
+    assert (access.pod_tokens._lifetime_seconds, access.lease_tokens._lifetime_seconds) == (4200.0, 4200.0)
+    assert (ServiceAccess(key, own, [], AuditLog()).pod_tokens._lifetime_seconds) == POD_TOKEN_SECONDS
 
 
 def test_an_expired_token_is_refused(key):
