@@ -32,7 +32,7 @@ from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
 from orchestrator.pool.reconciler import Reconciler
 from orchestrator.pool.silent_pods import NEVER_SILENT
 from orchestrator.rebuilding.rebuild import rebuild
-from orchestrator.service import OrchestratorServicer
+from orchestrator.service import BackUp, OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
 from orchestrator.state.database import DATABASE_FORMAT, StateDatabase
 from orchestrator.state.ownership_records import assign_owner
@@ -109,19 +109,10 @@ async def _serve_from(
         await _restore(config, state, runtime, leaderboard, clock)
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
-        servicer = OrchestratorServicer(
-            *(_tournaments(config, state, runtime), Queries(state, runtime)),
-            Assignments(state, runtime, leaderboard, clock, external_pods=external, quotas=config.quota),
-            *(runtime, clock, EvaluationEpochs(state, runtime, clock)),
-            leaderboard_address=config.leaderboard,
-            token_leaderboard_address=config.token_leaderboard or config.leaderboard,
-            pod_tokens=access.pod_tokens,
-            lease_tokens=access.lease_tokens,
-            validation=Validation(config, opened),
-            evaluations=Evaluations(state, runtime, clock),
-            deletion=_deletion(config, state, runtime, leaderboard, clock),
-            registration=(registration := Registration(runtime, leaderboard, clock)),
-            back_up=functools.partial(_back_up, backed_up, leaderboard),
+        registration = Registration(runtime, leaderboard, clock)
+        validation, back_up = Validation(config, opened), functools.partial(_back_up, backed_up, leaderboard)
+        servicer = _servicer(
+            config, state, runtime, clock, leaderboard, access, external, registration, validation, back_up
         )
         server = await _start_server(config, servicer, access, runtime, leads)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
@@ -134,6 +125,37 @@ async def _serve_from(
                 await _work(config, reconciler, servicer, server, backed_up)
     finally:
         await leaderboard.close()
+
+
+def _servicer(
+    config: Config,
+    state: StateDatabase,
+    runtime: RuntimeState,
+    clock: Clock,
+    leaderboard: LeaderboardClient,
+    access: ServiceAccess,
+    external: ExternalPods | None,
+    registration: Registration,
+    validation: Validation,
+    back_up: BackUp,
+) -> OrchestratorServicer:
+    return OrchestratorServicer(
+        _tournaments(config, state, runtime),
+        Queries(state, runtime),
+        Assignments(state, runtime, leaderboard, clock, external_pods=external, quotas=config.quota),
+        runtime,
+        clock,
+        EvaluationEpochs(state, runtime, clock),
+        leaderboard_address=config.leaderboard,
+        token_leaderboard_address=config.token_leaderboard or config.leaderboard,
+        pod_tokens=access.pod_tokens,
+        lease_tokens=access.lease_tokens,
+        validation=validation,
+        evaluations=Evaluations(state, runtime, clock),
+        deletion=_deletion(config, state, runtime, leaderboard, clock),
+        registration=registration,
+        back_up=back_up,
+    )
 
 
 def _leaderboard(
