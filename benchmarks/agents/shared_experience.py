@@ -56,6 +56,7 @@ TASKS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1, help="the others follow it; default: 1")
     parser.add_argument("--task", choices=sorted(TASKS), default="pendulum")
     parser.add_argument("--pods", type=int, default=2, help="pods that share two cores; default: 2")
     parser.add_argument("--single", action="store_true", help="also one SAC agent with all environment steps")
@@ -65,7 +66,7 @@ def main() -> None:
     task, found = TASKS[options.task], {name: list[dict[str, float]]() for name in contenders}
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
-        for seed in range(1, options.seeds + 1):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
             for name in contenders:
                 home = folder / f"{options.task}-{seed}-{name}"
                 metrics, curve = measure(task, specification(task, seed, name, options.pods), home)
