@@ -33,9 +33,13 @@ def factor(name: str, environment_steps: int) -> float:
         found = function(environment_steps)
     except Exception as error:
         raise _unusable(function, f"raised {loader.describe_exception(error)}", error) from error
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+    try:
+        value = float(found) if isinstance(found, int | float) else math.nan
+    except OverflowError:
+        raise _unusable(function, f"returned an integer above every float for {environment_steps} steps") from None
+    if isinstance(found, bool) or not math.isfinite(value) or value < 0:
         raise _unusable(function, f"returned {found!r} for {environment_steps} steps, expected a number of at least 0")
-    return float(found)
+    return value
 
 
 @cache

@@ -16,7 +16,7 @@ from podrace.errors import InvalidArgument, PodraceError
 from podrace.limits.config import Allowed
 from podrace.spaces.entries import Entry, problem_of
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
-from podrace.tensor_transport.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
+from podrace.tensor_transport.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION, MAXIMUM_RANK
 from podrace.tensor_transport.probe import PROBE_SPEC
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Simulator, make
@@ -31,6 +31,8 @@ SHARED_PREFIX = "podrace-steps-"
 
 MOST_AGENTS = 256
 """Most agents of one environment."""
+MOST_ELEMENTS = 2**24
+"""Most elements of an observation or an action: a space keeps bounds for each, even if a message has only one."""
 
 _KIND_OF: Mapping[agentpod_pb2.Space.Kind.ValueType, Kind] = {
     agentpod_pb2.Space.KIND_CONTINUOUS: "continuous",
@@ -67,19 +69,21 @@ def space_of(message: agentpod_pb2.Space) -> Space:
     """Translates a message to a space.
 
     Raises:
-        InvalidArgument: The kind or element type is unknown, or the number of bounds, choices or entries does not match
-            the elements.
+        InvalidArgument: The kind or element type is unknown, there are too many dimensions or elements, or the number
+            of bounds, choices or entries does not match the elements.
     """
     if message.kind not in _KIND_OF or message.data_type not in ELEMENT_TYPES:
         raise InvalidArgument(
             f"space of kind {message.kind} and data type {message.data_type}: not known to this build"
         )
-    elements = math.prod(message.shape)
+    elements = _elements_of(message.shape)
     entries = (
         entries_of_messages(message.entries, elements) if message.kind == agentpod_pb2.Space.KIND_COMPOSITE else ()
     )
     choices = tuple(message.element_choices)
-    if message.kind == agentpod_pb2.Space.KIND_MULTI_DISCRETE and (len(choices) != elements or min(choices) < 1):
+    if message.kind == agentpod_pb2.Space.KIND_MULTI_DISCRETE and (
+        len(choices) != elements or min(choices, default=0) < 1
+    ):
         raise InvalidArgument(f"a space of {elements} elements has the choices {list(choices[:8])}")
     return Space(
         kind=_KIND_OF[message.kind],
@@ -92,6 +96,15 @@ def space_of(message: agentpod_pb2.Space) -> Space:
         entries=entries,
         agents=_agents_of(message.agents),
     )
+
+
+def _elements_of(shape: Sequence[int]) -> int:
+    if len(shape) > MAXIMUM_RANK:
+        raise InvalidArgument(f"a space has {len(shape)} dimensions: expected at most {MAXIMUM_RANK}")
+    elements = math.prod(shape)
+    if elements > MOST_ELEMENTS:
+        raise InvalidArgument(f"a space of the shape {list(shape)} has {elements} elements, more than {MOST_ELEMENTS}")
+    return elements
 
 
 def _agents_of(names: Sequence[str]) -> tuple[str, ...]:

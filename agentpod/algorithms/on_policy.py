@@ -187,7 +187,7 @@ class OnPolicy:
         done = experience["terminated"] | experience["truncated"]
         scale = RewardScale(self._returns.total, self._return_carry)
         if self.hyperparameters.normalize_rewards:
-            scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
+            scale = scale.advance(experience["reward"], done, self.hyperparameters.discount, self._present())
         reward = experience["reward"] / scale.deviation
         if self.hyperparameters.normalize_rewards:
             reward.clamp_(-LARGEST_REWARD, LARGEST_REWARD)
@@ -249,6 +249,10 @@ class OnPolicy:
         flat, own = [field.flatten(0, 1) for field in fields], inputs[: horizon * count]
         seen = None if inputs is observation else own
         return RolloutBatch._make((observation[: horizon * count], *flat, recurrent_states, seen))
+
+    def _present(self) -> Tensor | None:
+        """Returns in which steps of the rollout [T, N] an agent was in its environment; None: in all."""
+        return None
 
     def _critic_inputs(self, observation: Tensor) -> Tensor:
         """Returns what the critic receives [B, S], of observations [B, D] as the policy normalizes them.

@@ -10,6 +10,14 @@ from agentpod.experience.foreign_memory import ForeignMemory
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.transitions import TransitionBatch
 
+ROUNDING = 1e-9
+"""Above the rounding error of the product of a batch size and a share, and below any fraction of a row that counts."""
+
+
+def own_rows(batch_size: int, own_share: float) -> int:
+    """Returns how many rows of a batch are the agent's own: the share, rounded up to whole rows."""
+    return math.ceil(batch_size * own_share - ROUNDING)
+
 
 class MixedReplay:
     """A replay memory for agentpod.algorithms.off_policy whose batches also have steps of other agents.
@@ -44,8 +52,8 @@ class MixedReplay:
         self, updates: int, batch_size: int, n_step: int, discount: float, generator: torch.Generator, **options: float
     ) -> Iterator[TransitionBatch]:
         """Samples `updates` batches; see ReplayBuffer.sample_many."""
-        others = math.floor(batch_size * (1 - self._own_share)) if self._foreign.replay.size else 0
-        self._own_rows = batch_size - others
+        self._own_rows = own_rows(batch_size, self._own_share) if self._foreign.replay.size else batch_size
+        others = batch_size - self._own_rows
         own = self._own.sample_many(updates, self._own_rows, n_step, discount, generator, **options)
         if not others:
             yield from own

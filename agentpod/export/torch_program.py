@@ -12,7 +12,7 @@ from agentpod.models.factory import image_space
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.normalizer import VARIANCE_FLOOR
 from agentpod.models.policy import Policy
-from podrace.spaces.entries import BYTES, VECTOR
+from podrace.spaces.entries import BYTES, VECTOR, Entry, columns
 from simulators.base import Space
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": nn.functional.elu}
@@ -68,7 +68,7 @@ class PolicyProgram(nn.Module):
     def _input(self, observation: Tensor) -> Tensor:
         x = observation.float()
         if self._space.entries:
-            return self._entries(x)
+            return self._encoded(x) if self._user_network is None else self._scaled_row(x)
         if self._space.dtype == torch.uint8:
             x = x * PIXEL_SCALE
         if self._network.torso != NO_TORSO:
@@ -76,15 +76,21 @@ class PolicyProgram(nn.Module):
         x = x.flatten(1)
         return self._normalized(x, slice(None)) if self._normalizes else x
 
-    def _entries(self, rows: Tensor) -> Tensor:
+    def _scaled_row(self, rows: Tensor) -> Tensor:
+        """Scales all entries of the rows of composite observations, and keeps the mask."""
+        return torch.cat([self._scaled(rows, entry, place) for entry, place in columns(self._space.entries)], 1)
+
+    def _scaled(self, rows: Tensor, entry: Entry, place: slice) -> Tensor:
+        if entry.encoding == BYTES:
+            return rows[:, place] * PIXEL_SCALE
+        normalizes = entry.encoding == VECTOR and self._normalizes
+        return self._normalized(rows[:, place], place) if normalizes else rows[:, place]
+
+    def _encoded(self, rows: Tensor) -> Tensor:
         """Returns the outputs of all encoders side by side, for the rows of composite observations."""
         features = []
         for name, entry, place in self._factory.encoded("actor"):
-            x, own = rows[:, place], name.replace(".", "_")
-            if entry.encoding == BYTES:
-                x = x * PIXEL_SCALE
-            elif entry.encoding == VECTOR and self._normalizes:
-                x = self._normalized(x, place)
+            x, own = self._scaled(rows, entry, place), name.replace(".", "_")
             if self._factory.has_torso(entry):
                 space = image_space(entry)
                 x = self._torso(x.reshape(-1, *space.shape), own, space).flatten(1)

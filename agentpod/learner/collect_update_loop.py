@@ -178,7 +178,10 @@ class CollectUpdateLoop:
             ring.publish(flat, self.policy_version)
 
     async def drop_pending(self) -> None:
-        """Cancels the rollout that is under way, if any, and waits until the worker no longer writes into its slot."""
+        """Cancels the rollout that is under way, if any, and waits for the end of its calls.
+
+        It does not wait for the workers, which stop at their next step and may write into the slot until then.
+        """
         pending, self._pending = self._pending, None
         if pending:
             pending.cancel()

@@ -161,15 +161,16 @@ class RewardScale:
         """Returns the scale before any reward; the first rollout determines the number of lanes."""
         return cls(RunningMoments.empty((), device), torch.zeros(0, dtype=torch.float64, device=device))
 
-    def advance(self, reward: Tensor, done: Tensor, discount: float) -> "RewardScale":
+    def advance(self, reward: Tensor, done: Tensor, discount: float, counted: Tensor | None = None) -> "RewardScale":
         """Returns the scale after one more rollout: reward [T, N], done [T, N] bool.
 
         If the number of lanes changed, episodes cannot be matched to lanes, so all running returns restart at 0.
+        `counted` [T, N] bool selects the steps whose running returns are added to the moments, at least one; None: all.
         """
         lanes = reward.shape[1]
         carry = self.carry if len(self.carry) == lanes else self.carry.new_zeros(lanes)
         running, carry = discounted_returns(reward, done, discount, carry)
-        fresh = RunningMoments.of(running.flatten())
+        fresh = RunningMoments.of(running.flatten() if counted is None else running[counted])
         return RewardScale(self.moments.merge(fresh), carry, fresh)
 
     @property

@@ -5,10 +5,11 @@ defines which episodes are played.
 """
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import NOT_OPEN, Cancelled, DataLoss, FailedPrecondition, InvalidArgument
 from podrace.limits.config import NOTHING, Allowed
 from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_EVALUATING, ROLE_PHASE_OPENING, ROLE_PHASE_WAITING
+from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -318,24 +320,39 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             raise FailedPrecondition(
                 f"the evaluator is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
-        refs = (request.policy, *request.members, *references(request.opponents))
-        tensors = [ref.tensor for ref in refs]
-        self._opened_uris |= {tensor.plane_uri for tensor in tensors}
-        for tensor in tensors:
-            # One at a time, because all have the same name. A plane that copies has deadlines of its own.
-            with self._activity.doing(ROLE_PHASE_WAITING):
-                await self._planes.pull([tensor])
-        cancelled, started = CountedCancellation(self._activity), time.monotonic()
-        try:
-            async with self._turn:
-                evaluation = await self._evaluate(session, request, cancelled)
-        finally:
-            BUSY.inc(time.monotonic() - started)
-            # A caller that no longer waits must not occupy the compute thread.
-            cancelled.set()
+        with self._opening(request) as tensors:
+            for tensor in tensors:
+                # One at a time, because all have the same name. A plane that copies has deadlines of its own.
+                with self._activity.doing(ROLE_PHASE_WAITING):
+                    await self._planes.pull([tensor])
+            cancelled, started = CountedCancellation(self._activity), time.monotonic()
+            try:
+                async with self._turn:
+                    evaluation = await self._evaluate(session, request, cancelled)
+            finally:
+                BUSY.inc(time.monotonic() - started)
+                # A caller that no longer waits must not occupy the compute thread.
+                cancelled.set()
         EVALUATIONS.inc()
         EPISODES.inc(evaluation.episodes)
         return pb.EvaluatePolicyResponse(evaluation=evaluation)
+
+    @contextlib.contextmanager
+    def _opening(self, request: pb.EvaluatePolicyRequest) -> Iterator[Sequence[TensorRef]]:
+        """Returns the tensors to open for an evaluation, and closes those of opponents after it.
+
+        Each evaluation has opponents in new memory, which its owner cannot free while it is mapped here.
+        """
+        policies = [ref.tensor for ref in (request.policy, *request.members)]
+        opponents = [ref.tensor for ref in references(request.opponents)]
+        self._opened_uris |= {tensor.plane_uri for tensor in (*policies, *opponents)}
+        try:
+            yield [*policies, *opponents]
+        finally:
+            for tensor in opponents:
+                self._planes.forget(tensor.plane_uri)
+        # Not after an error: a cancelled call may still open them, so they are closed with the session as well.
+        self._opened_uris.difference_update(tensor.plane_uri for tensor in opponents)
 
     async def _evaluate(
         self, session: EvaluationSession, request: pb.EvaluatePolicyRequest, cancelled: threading.Event

@@ -59,14 +59,23 @@ def encoded(
     for entry, place in columns(entries_of(description.observation_space)):
         if entry.encoding == MASK:
             continue
-        x = columns_of(writer, row, place.start, place.stop)
-        if entry.encoding == BYTES:
-            x = writer.node("Mul", x, writer.constant("pixel_scale", np.float32(1.0 / 255.0).reshape(1)))
-        elif entry.encoding == VECTOR and normalize:
-            x = normalize(x, place)
+        x = _scaled(writer, row, entry, place, normalize)
         is_image = description.torso != "none" and entry.encoding == BYTES and len(entry.shape) == 3
         features.append(encode(f"actor.encoder.{len(features)}", x, entry.shape if is_image else ()))
     return writer.node("Concat", *features, axis=1)
+
+
+def scaled(writer: GraphWriter, description: PolicyDescription, row: str, normalize: Normalize | None) -> str:
+    """Adds the scaling of all entries, as for `encoded`; returns the whole row [batch, D], with the mask."""
+    entries = columns(entries_of(description.observation_space))
+    return writer.node("Concat", *(_scaled(writer, row, *one, normalize) for one in entries), axis=1)
+
+
+def _scaled(writer: GraphWriter, row: str, entry: Entry, place: slice, normalize: Normalize | None) -> str:
+    x = columns_of(writer, row, place.start, place.stop)
+    if entry.encoding == BYTES:
+        return writer.node("Mul", x, writer.constant("pixel_scale", np.float32(1.0 / 255.0).reshape(1)))
+    return normalize(x, place) if entry.encoding == VECTOR and normalize else x
 
 
 def masked(writer: GraphWriter, description: PolicyDescription, outputs: str) -> str:

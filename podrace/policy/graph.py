@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.errors import DataLoss, InvalidArgument
-from podrace.policy.entry_graph import choices, columns_of, encoded, masked, most_choices
+from podrace.policy.entry_graph import choices, columns_of, encoded, masked, most_choices, scaled
 from podrace.policy.onnx_writer import FLOAT, GraphWriter, Value
 from podrace.tensor.v1 import tensor_pb2
 
@@ -136,7 +136,7 @@ def _states(writer: GraphWriter, members: Sequence[Member]) -> list[str]:
 def _member(writer: GraphWriter, member: Member, state: str) -> _Acted:
     description, tensors = member.description, member.tensors
     activation, next_state, layer = ACTIVATIONS[description.activation], "", 0
-    x = _input(writer, description, tensors)
+    x = _input(writer, member)
     if member.network:
         x = masked(writer, description, member.network(writer, x))
         return _Acted(x, _action(writer, description, x), "")
@@ -152,10 +152,11 @@ def _member(writer: GraphWriter, member: Member, state: str) -> _Acted:
     return _Acted(x, _action(writer, description, x), next_state)
 
 
-def _input(writer: GraphWriter, description: PolicyDescription, tensors: Mapping[str, NDArray[Any]]) -> str:
+def _input(writer: GraphWriter, member: Member) -> str:
+    description, tensors = member.description, member.tensors
     x = writer.node("Cast", "observation", to=FLOAT)
     if description.observation_space.kind == "composite":
-        return _composite(writer, description, tensors, x)
+        return _composite(writer, member, x)
     if description.normalization == "bytes":
         x = writer.node("Mul", x, writer.constant("pixel_scale", np.float32(1.0 / 255.0).reshape(1)))
     if description.torso != "none":
@@ -166,9 +167,8 @@ def _input(writer: GraphWriter, description: PolicyDescription, tensors: Mapping
     return _normalized(writer, tensors, x, slice(None))
 
 
-def _composite(
-    writer: GraphWriter, description: PolicyDescription, tensors: Mapping[str, NDArray[Any]], row: str
-) -> str:
+def _composite(writer: GraphWriter, member: Member, row: str) -> str:
+    description, tensors = member.description, member.tensors
     activation = ACTIVATIONS[description.activation]
 
     def normalize(x: str, place: slice) -> str:
@@ -180,7 +180,10 @@ def _composite(
             x = _torso(writer, description, tensors, x, name, image)
         return writer.node(activation, _linear(writer, tensors, f"{name}.0", x))
 
-    return encoded(writer, description, row, normalize if description.normalization == "statistics" else None, encode)
+    scaling = normalize if description.normalization == "statistics" else None
+    if member.network:
+        return scaled(writer, description, row, scaling)
+    return encoded(writer, description, row, scaling, encode)
 
 
 def _normalized(writer: GraphWriter, tensors: Mapping[str, NDArray[Any]], x: str, place: slice) -> str:

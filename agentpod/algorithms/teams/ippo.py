@@ -75,6 +75,9 @@ class IPPO(PPO):
         self._left = left
         return metrics
 
+    def _present(self) -> Tensor | None:
+        return ~self._absent if self._absent.any() else None
+
     def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
         batch = super()._prepare(rollout, reward)
         if not self._absent.any():

@@ -161,7 +161,8 @@ class PolicySpec(_message.Message):
        mask, in their order and numbered from 0, has its own encoder: entry i becomes activation(x W^T + b) with W =
        `actor.encoder.<i>.0.weight` and b = `actor.encoder.<i>.0.bias`. If there is a torso, an entry with images first
        passes it (step 2, with `actor.encoder.<i>.torso.<k>`). The encoders are the first hidden layer. Their results
-       side by side are the input of step 3, whose layers are numbered from 0 again.
+       side by side are the input of step 3, whose layers are numbered from 0 again. With a `network_class` there are no
+       encoders: the input of the class is the whole row, mask included, whose entries are normalized or divided as above.
     2. Torso. `none`: nothing. Otherwise convolutions without padding, each followed by the activation:
          nature   channels, kernel, stride = (32, 8, 4), (64, 4, 2), (64, 3, 1)
          small    channels, kernel, stride = (16, 4, 2), (32, 3, 1)
@@ -257,9 +258,9 @@ class PolicySpec(_message.Message):
     recurrent_size: _builtins.int
     """Size H of the recurrent state, see step 4; 0: the policy is not recurrent."""
     network_class: _builtins.str
-    """Class of the network that replaces steps 2 to 4: `python:module:Class`, or the name of an installed entry
-    point in the group `podrace.networks`; empty: those steps. Its parameters are the tensors `actor.*`. A role that cannot
-    import it answers INVALID_ARGUMENT.
+    """Class of the network that replaces the encoders of step 1 and steps 2 to 4: `python:module:Class`, or the name of an
+    installed entry point in the group `podrace.networks`; empty: those steps. Its parameters are the tensors `actor.*`.
+    A role that cannot import it answers INVALID_ARGUMENT.
     """
     separate_parameters: _builtins.bool
     """Whether each agent of the environment has separate parameters; false: one policy acts for all agents. A role that

@@ -10,18 +10,20 @@ import pytest
 import torch
 from google.protobuf.struct_pb2 import Struct
 
+from podrace.agentpod.v1 import agentpod_pb2
 from podrace.errors import InvalidArgument, ResourceExhausted
 from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
 from podrace.tensor.v1.tensor_pb2 import DATA_TYPE_FLOAT32, DATA_TYPE_FLOAT64, DataType, TensorSpec
+from podrace.tensor_transport.codec import DATA_TYPES
 from podrace.tensor_transport.plane import Region
 from podrace.tensor_transport.probe import write_probe
 from podrace.tensor_transport.shared import SharedPlane
 from simulators import Simulator, Space, Step, make
 from simulators.base import Report
 from simulators.config import Limits
-from simulators.messages import SHARED_PREFIX, bytes_of, pieces, space_message, space_of, step_specs
+from simulators.messages import KINDS, SHARED_PREFIX, bytes_of, pieces, space_message, space_of, step_specs
 from simulators.stepping import Stepping, check_served, describe
 
 COUNT = 3
@@ -263,6 +265,23 @@ def test_a_space_with_a_wrong_number_of_bounds_is_refused() -> None:
     message = space_message(dataclasses.replace(OBSERVED, low=(0.0, 0.0, 0.0, 1.0)))
     del message.low[-1]
     with pytest.raises(InvalidArgument, match="a space of 4 elements has 3 bounds"):
+        space_of(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "problem"),
+    [
+        ("continuous", [2**61], "has 2305843009213693952 elements, more than"),
+        ("continuous", [2**12, 2**12, 2], "has 33554432 elements, more than"),
+        ("continuous", [2**63] * 9, "has 9 dimensions"),
+        ("multi_discrete", [0], r"a space of 0 elements has the choices \[\]"),
+    ],
+)
+def test_spaces_of_too_many_elements_or_of_none_to_choose_are_refused(
+    kind: str, shape: list[int], problem: str
+) -> None:
+    message = agentpod_pb2.Space(kind=KINDS[kind], shape=shape, data_type=DATA_TYPES[torch.float32], low=[0.0])
+    with pytest.raises(InvalidArgument, match=problem):
         space_of(message)
 
 

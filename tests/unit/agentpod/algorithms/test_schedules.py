@@ -27,6 +27,10 @@ def negative(environment_steps):
 
 def raising(environment_steps):
     return 1 / environment_steps
+
+
+def huge(environment_steps):
+    return 10**5000
 """
 HALVING = "python:own_schedules:halving"
 
@@ -69,6 +73,7 @@ def test_the_learning_rate_is_that_of_the_schedule_also_after_a_resume(name: str
     [
         ("negative", "own_schedules.negative (own_schedules.py:6) returned -1.0 for 0 steps, expected a number of at"),
         ("raising", "own_schedules.raising (own_schedules.py:11) raised ZeroDivisionError: division by zero"),
+        ("huge", "own_schedules.huge (own_schedules.py:14) returned an integer above every float for 0 steps"),
         ("absent", "= 'python:own_schedules:absent': module 'own_schedules' has no function 'absent'"),
     ],
 )

@@ -101,6 +101,22 @@ def test_absent_agents_do_not_count_in_the_statistics_of_observations() -> None:
     assert float(algorithm.policy.tensors()["observation_mean"]) == pytest.approx((3 * 1 + 2 * 2 + 3) / 6, rel=1e-3)
 
 
+@pytest.mark.parametrize("shared_reward", [False, True])
+@pytest.mark.parametrize("name", ["ippo", "mappo"])
+def test_absent_agents_do_not_count_in_the_scale_of_rewards(name: str, shared_reward: bool) -> None:
+    simulator = Leaving(2)
+    algorithm = made(name, simulator, shared_reward=shared_reward, discount=0.5)
+    algorithm.update(rollout_of(algorithm, simulator))
+    # The running returns of the agents that leave after one, two and three steps.
+    if shared_reward:
+        returns = [111.0, 111.0, 110 + 55.5, 111.0, 110 + 55.5, 100 + 55 + 27.75]
+    else:
+        returns = [1.0, 10.0, 10 + 5.0, 100.0, 100 + 50.0, 100 + 50 + 25.0]
+    moments = algorithm._returns.total
+    assert float(moments.count) == 2 * 2 * len(returns)
+    assert float(moments.variance) == pytest.approx(float(torch.tensor(returns).var(correction=0)))
+
+
 def test_the_critic_sees_all_agents_and_knows_its_own() -> None:
     observation = torch.arange(12.0).view(6, 2)
     assert joint_observations(observation, 3).tolist() == [

@@ -7,7 +7,7 @@ import torch
 from replay_world import CONTINUOUS, DISCRETE, OBSERVED, World, advance
 
 from agentpod.experience.foreign_memory import BLOCKS_AT_ONCE, ForeignMemory
-from agentpod.experience.mixed_replay import MixedReplay
+from agentpod.experience.mixed_replay import MixedReplay, own_rows
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import BLOCK_ROWS, dense_steps
 from agentpod.experience.replay_view import ReplayPiece
@@ -146,6 +146,12 @@ def test_a_batch_has_the_stated_share_of_own_steps_first(own_share: float, rows:
         found = [any(math.isclose(reward, one, abs_tol=1e-6) for one in rewards) for reward in batch.reward.tolist()]
         assert found[:rows] == [True] * rows
         assert found[rows:] == [False] * (32 - rows)
+
+
+def test_a_share_that_is_a_whole_number_of_rows_is_exactly_that_number() -> None:
+    assert [own_rows(100, percent / 100) for percent in range(5, 101)] == list(range(5, 101))
+    assert [own_rows(10, tenths / 10) for tenths in range(1, 11)] == list(range(1, 11))
+    assert own_rows(1, 0.05) == 1
 
 
 def test_errors_of_foreign_steps_change_no_priority() -> None:

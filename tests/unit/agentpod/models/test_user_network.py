@@ -17,11 +17,20 @@ from podrace.errors import UNUSABLE_ALGORITHM, InvalidArgument, Unimplemented
 from podrace.policy.graph import Member, build
 from podrace.policy.metadata import MemberFacts, as_metadata
 from podrace.policy.runtime import Policy as Exported
+from podrace.spaces.entries import Entry, width
 from simulators.base import Space
 
 HERE = "python:user_networks:"
 RESIDUAL = NetworkSpec((8,), network_class=f"{HERE}Residual")
 IMAGES = Space("continuous", (1, 8, 8), torch.uint8)
+ENTRIES = (
+    Entry("position", "vector", (2,)),
+    Entry("camera", "bytes", (1, 2, 2)),
+    Entry("action_mask", "mask", (3,)),
+    Entry("kind", "one_hot", (), (2,), (0,)),
+    Entry("lamps", "flags", (1,)),
+)
+ROW = Space("composite", (width(ENTRIES),), torch.float32, entries=ENTRIES)
 CASES = [("ppo", "discrete"), ("ppo", "continuous"), ("dqn", "discrete"), ("sac", "continuous"), ("td3", "continuous")]
 
 
@@ -91,12 +100,17 @@ def exported(policy: Policy) -> Exported:
     return Exported(build([Member(describe(policy), tensors, network_nodes(policy))], as_metadata([facts])))
 
 
-@pytest.fixture(params=["vectors", "pictures", "returns"])
+@pytest.fixture(params=["vectors", "pictures", "entries", "returns"])
 def case(request: pytest.FixtureRequest) -> Iterator[Policy]:
     if request.param == "vectors":
         yield made()
     elif request.param == "pictures":
         yield made(NetworkSpec((), network_class=f"{HERE}Pictures"), IMAGES, "discrete")
+    elif request.param == "entries":
+        policy, generator = made(space=ROW, kind="discrete"), torch.Generator().manual_seed(2)
+        policy.tensors()["observation_mean"].normal_(generator=generator)
+        policy.tensors()["observation_variance"].uniform_(0.5, 2.0, generator=generator)
+        yield policy
     else:
         options = (("atoms", 7.0), ("highest", 2.5), ("lowest", -1.0))
         c51 = NetworkSpec((8,), "relu", head="values", network_class="python:c51:ReturnDistribution")
