@@ -270,8 +270,8 @@ class PolicyDescription(_message.Message):
     test_vectors_part: _builtins.str
     """Name of the part with test vectors; empty in snapshots, which have none."""
     network_class: _builtins.str
-    """Class of the network that replaces steps 2 to 4, as in `podrace.agentpod.v1.PolicySpec`; empty: those steps. A
-    reader that cannot run the class refuses the policy.
+    """Class of the network that replaces the encoders of step 1 and steps 2 to 4, as in
+    `podrace.agentpod.v1.PolicySpec`; empty: those steps. A reader that cannot run the class refuses the policy.
     """
     agent_index: _builtins.int
     """Present if the agents of the environment have separate parameters: every tensor of `part` and of
