@@ -69,8 +69,8 @@ def space_of(message: agentpod_pb2.Space) -> Space:
     """Translates a message to a space.
 
     Raises:
-        InvalidArgument: The kind or element type is unknown, there are too many dimensions or elements, or the number
-            of bounds, choices or entries does not match the elements.
+        InvalidArgument: The kind or element type is unknown, there are too many dimensions, elements or choices, or the
+            number of bounds, choices or entries does not match the elements.
     """
     if message.kind not in _KIND_OF or message.data_type not in ELEMENT_TYPES:
         raise InvalidArgument(
@@ -85,6 +85,8 @@ def space_of(message: agentpod_pb2.Space) -> Space:
         len(choices) != elements or min(choices, default=0) < 1
     ):
         raise InvalidArgument(f"a space of {elements} elements has the choices {list(choices[:8])}")
+    if (outputs := message.choices + sum(choices)) > MOST_ELEMENTS:
+        raise InvalidArgument(f"a space has {outputs} choices, more than {MOST_ELEMENTS}")
     return Space(
         kind=_KIND_OF[message.kind],
         shape=tuple(message.shape),

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -282,6 +283,16 @@ def test_spaces_of_too_many_elements_or_of_none_to_choose_are_refused(
 ) -> None:
     message = agentpod_pb2.Space(kind=KINDS[kind], shape=shape, data_type=DATA_TYPES[torch.float32], low=[0.0])
     with pytest.raises(InvalidArgument, match=problem):
+        space_of(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"),
+    [("discrete", {"choices": 2**24 + 1}), ("multi_discrete", {"shape": [2], "element_choices": [2**24, 1]})],
+)
+def test_a_space_of_too_many_choices_is_refused(kind: str, counts: dict[str, Any]) -> None:
+    message = agentpod_pb2.Space(kind=KINDS[kind], data_type=DATA_TYPES[torch.int64], **counts)
+    with pytest.raises(InvalidArgument, match="a space has 16777217 choices, more than 16777216"):
         space_of(message)
 
 
