@@ -139,7 +139,7 @@ class _Population:
             for seat, curve in curves.items()
         }
         fastest = sorted(gains, key=lambda seat: (-gains[seat], seat))
-        standing = f"{named(own)} improves as the {fastest.index(number) + 1}. of {len(fastest)}"
+        standing = f"{named(own)} is {fastest.index(number) + 1} of {len(fastest)} by improvement"
         evolution = self._situation.spec.evolution
         slow = fastest[len(fastest) - share_of(len(fastest), evolution.replaced_share) :]
         donors = fastest[: share_of(len(fastest), evolution.donor_share)] if number in slow else []

@@ -141,7 +141,7 @@ def test_the_slower_network_is_replaced_although_its_score_is_higher(make_eight:
     assert {one.seat for one in answers} == {4}
     assert {one.parent.agent_number for one in answers} == {19}, "the newest of seat 3"
     assert {round(float(one.hyperparameters["learning_rate"]) / 4e-3, 6) for one in answers} == {0.5, 2.0}
-    assert "improves as the 2. of 2, replaced by a19" in answers[0].reason
+    assert "is 2 of 2 by improvement, replaced by a19" in answers[0].reason
 
 
 def test_a_seat_that_was_not_evaluated_continues(make_eight: MakePopulation, row: Row) -> None:
