@@ -30,6 +30,7 @@ Differences from the paper and the implementation:
 - An evaluator's first agent is fresh, because there is nothing to evaluate yet.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -109,6 +110,10 @@ class _Population:
         self._seats = {seat.number: seat for seat in sorted(seats, key=lambda seat: seat.number)}
         self._situation = situation
         self._history = situation.history
+        self._scores: defaultdict[str, list[float]] = defaultdict(list)
+        for one in situation.history.submissions:
+            self._scores[one.agent_id].append(one.score)
+        self._greedy_values = {seat.number: self._values(seat.agents[-1]) for seat in self._with_role(GREEDY)}
         found = (self._evaluations_of(seat) for seat in self._seats.values() if self.role(seat.number) == EVALUATOR)
         self._evaluations = [one for several in found for one in several]
 
@@ -204,8 +209,7 @@ class _Population:
     def _reference(self, evaluation: Evaluation) -> int | None:
         """Returns the greedy seat that has the hyperparameters of an evaluation; None if it was replaced."""
         values = self._values(evaluation.agents[0])
-        same = (seat.number for seat in self._with_role(GREEDY) if self._values(seat.agents[-1]) == values)
-        return next(same, None)
+        return next((number for number, own in self._greedy_values.items() if own == values), None)
 
     def _chain(self, number: int) -> list[Agent]:
         """Returns the agents of a greedy seat since its hyperparameters last changed, by number.
@@ -254,8 +258,8 @@ class _Population:
         return scored[-1] if scored else None
 
     def _curve(self, agents: Iterable[Agent]) -> list[float]:
-        ids = {agent.agent_id for agent in agents}
-        return [one.score for one in self._history.submissions if one.agent_id in ids]
+        """Returns the scores of agents that are given by number."""
+        return [score for agent in agents for score in self._scores.get(agent.agent_id, ())]
 
 
 def _parent(agent: Agent, history: History) -> Agent | None:

@@ -77,3 +77,8 @@ def test_a_curve_above_all_of_the_other_is_ahead_without_doubt() -> None:
     assert sign_test([60.0, 70.0], LOW) == 0.0
     assert sign_test(LOW, [60.0, 70.0]) == 1.0
     assert sign_test([], LOW) == 1.0
+
+
+def test_curves_of_any_length_are_compared() -> None:
+    assert sign_test([1.0] * 3_000, [0.0, *[2.0] * 2_999]) == 1.0
+    assert sign_test([0.0, *[1.0] * 2_999], [0.0] * 3_000) < 1e-300
