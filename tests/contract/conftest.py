@@ -1,4 +1,4 @@
-"""Provides the checkpoint stores, and the S3 server that they share."""
+"""Provides the checkpoint stores, and the servers that tests share: of S3 and of PostgreSQL."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import weed
+from postgresql_server import MISSING, PostgresqlServer, programs, running_server
 from store_harness import Harness, folder_harness, minio_harness
 
 from podrace.checkpoint_store.store import CheckpointStore
@@ -17,6 +18,15 @@ def running_s3() -> Iterator[weed.S3Server]:
     if weed.binary() is None:
         pytest.skip(weed.MISSING)
     with weed.running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """Runs a server from the first test that needs it to the end of the session."""
+    if programs() is None:
+        pytest.skip(MISSING)
+    with running_server() as server:
         yield server
 
 

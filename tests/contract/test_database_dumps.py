@@ -3,11 +3,9 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from postgresql_server import MISSING, PostgresqlServer, programs, running_server
+from postgresql_server import PostgresqlServer, programs
 
 from leaderboard.store import schema as board
 from orchestrator.decisions.restoration import keeps_lease, next_epoch
@@ -16,14 +14,6 @@ from orchestrator.state.saved_state import restored_epoch
 from podrace.database import DatabaseLocation, Transaction, open_database
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
-
-
-@pytest.fixture
-def postgresql() -> Iterator[PostgresqlServer]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    with running_server() as server:
-        yield server
 
 
 def commands() -> list[str]:

@@ -1,23 +1,12 @@
 """Texts of PostgreSQL are read as texts, whatever the encoding of the database is."""
 
-from collections.abc import Iterator
-
 import pytest
-from postgresql_server import MISSING, programs, running_server
 from postgresql_server import PostgresqlServer as RunningServer
 
 from podrace.database.format import Format
 from podrace.database.postgresql import PostgresqlServer
 
 FORMAT = Format("leaderboard", 0x70640001, 1, "CREATE TABLE words (word TEXT)")
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[RunningServer]:
-    if not programs():
-        pytest.skip(MISSING)
-    with running_server() as server:
-        yield server
 
 
 @pytest.mark.parametrize("encoding", ["UTF8", "SQL_ASCII"])

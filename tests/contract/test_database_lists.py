@@ -1,10 +1,10 @@
 """Tests that lists of the leaderboard are the same with SQLite and PostgreSQL."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from postgresql_server import MISSING, PostgresqlServer, programs, running_server
+from postgresql_server import PostgresqlServer
 
 from leaderboard.checkpoints.archiving import kept_records
 from leaderboard.queries import page_of_candidates
@@ -14,14 +14,6 @@ from leaderboard.store.snapshot_records import add_snapshot
 from podrace.database import Database, DatabaseLocation, Transaction, open_database
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import ListCandidatesRequest, ListSnapshotsRequest, Snapshot
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresqlServer]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    with running_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

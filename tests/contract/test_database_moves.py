@@ -3,13 +3,12 @@
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import json_schemas
 import pytest
-from postgresql_server import MISSING, PostgresqlServer, programs, running_server
+from postgresql_server import PostgresqlServer
 from released import HOMES, ReleasedHome
 
 from leaderboard.store import schema as board
@@ -24,14 +23,6 @@ FORMATS = pytest.mark.parametrize("format", [board.DATABASE_FORMAT, state.DATABA
 
 def clock() -> float:
     return 1.0
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgresqlServer]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    with running_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from postgresql_server import MISSING, PostgresqlServer, programs, running_server
+from postgresql_server import PostgresqlServer
 
 from leaderboard.store import schema as board
 from orchestrator.state import database as state
@@ -39,14 +39,6 @@ Open = Callable[[Format], Awaitable[Database]]
 
 def clock() -> float:
     return 1.0
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresqlServer]:
-    if programs() is None:
-        pytest.skip(MISSING)
-    with running_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
