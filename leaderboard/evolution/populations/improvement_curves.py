@@ -80,8 +80,8 @@ def sign_test(first: Curve, second: Curve) -> float:
     pairs = zip(first[shared.first :], second[shared.second :], strict=False)
     higher = sum(one > other for one, other in pairs)
     outcomes = sum(math.comb(shared.length, wins) for wins in range(higher, shared.length + 1))
-    # Of integers: a float overflows at 1,024 scores.
-    return outcomes / 2**shared.length
+    # A quotient of integers: as a float, the divisor overflows at 1,024 scores.
+    return outcomes / (1 << shared.length)
 
 
 def _gain_within(first: Curve, second: Curve, shared: Overlap) -> float:
