@@ -1,9 +1,15 @@
 """Estimates how good candidates are, from the scores of their trial and of the whole tournament. Pure.
 
 A trial is a chain of agents that continue each other unchanged. A board ranks by estimates. The estimate of a candidate
-is the mean of the last two scores of its trial: a single score is lucky or unlucky, and the best of many is almost
-always lucky. A trial with one score is estimated at that score minus half its standard error. Scores are first moved to
-evaluation epoch 0 (leaderboard.ranking.epochs).
+is the mean m of the last two scores of its trial: a single score is lucky or unlucky, and the best of many is almost
+always lucky. If the two differ by more than luck explains, the policy itself has changed, and its own score counts
+more. With d its score minus the one before, and e the standard error of d:
+
+    estimate = m + w d / 2,   w = u / (u + e^2),   u = max(0, d^2 - 4 e^2)
+
+This is shrinkage towards the mean, as in leaderboard.ranking.fresh_scores, except that it begins at two standard
+errors: many scores are compared, and some are lucky. A trial with one score is estimated at that score minus half its
+standard error. Scores are first moved to evaluation epoch 0 (leaderboard.ranking.epochs).
 
 An estimate uses only what was known when its candidate arrived, and is stored with it, so later arrivals change neither
 it nor the board.
@@ -23,6 +29,10 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 COMPARED_TRIALS = 8
 """Number of trials whose latest candidate a new one is compared with for the correlation: the latest of the epoch."""
+CLEAR_ERRORS = 2.0
+"""Standard errors of the difference of two scores that luck may explain."""
+CLEAR_EPISODES = 8
+"""Episodes from which a standard error is reliable enough for that: the first stage of racing."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,9 @@ class ScoreHistory:
         self.games = GameHistory()
         self.anchors: list[Anchor] = []
         self._last: dict[tuple[int, bool], EpochResult] = {}
+        """Latest result of each trial, apart for the two kinds of evaluators."""
+        self._unclear: set[tuple[int, bool]] = set()
+        """Those of `_last` whose standard error is not reliable."""
         self._epoch = 0
         """Epoch of the latest candidate with returns."""
         self._recent: OrderedDict[int, Returns] = OrderedDict()
@@ -63,7 +76,8 @@ class ScoreHistory:
         """Returns a copy, which can be continued separately."""
         other = ScoreHistory()
         other.episodes, other.anchors, other.games = self.episodes.copy(), list(self.anchors), self.games.copy()
-        other._last, other._epoch, other._recent = dict(self._last), self._epoch, self._recent.copy()
+        other._last, other._unclear = dict(self._last), set(self._unclear)
+        other._epoch, other._recent = self._epoch, self._recent.copy()
         return other
 
     @property
@@ -87,12 +101,17 @@ class ScoreHistory:
         # The noise of two scores on the same episodes has a common part.
         common = max(0.0, self.correlation) if last.epoch == result.epoch else 0.0
         one, other = result.standard_error, last.standard_error
-        error = math.sqrt(one * one + other * other + 2 * common * one * other) / 2
-        return Estimate((score + last.score - effects.of(last.epoch)) / 2, error)
+        both = 2 * common * one * other
+        lead, noise = score - (last.score - effects.of(last.epoch)), one * one + other * other - both
+        reliable = _is_reliable(candidate) and _key(candidate) not in self._unclear
+        own = (1 + _own_weight(lead, noise)) / 2 if reliable else 0.5
+        error = math.sqrt((own * one) ** 2 + ((1 - own) * other) ** 2 + own * (1 - own) * both)
+        return Estimate(score - (1 - own) * lead, error)
 
     def add(self, candidate: Candidate) -> None:
         """Adds the next candidate."""
         self._last[_key(candidate)] = result_of(candidate)
+        (self._unclear.discard if _is_reliable(candidate) else self._unclear.add)(_key(candidate))
         self.games.add(candidate)
         if candidate.other_epochs:
             self.anchors.append(anchor_of(candidate))
@@ -157,6 +176,22 @@ def anchor_of(candidate: Candidate) -> Anchor:
     """Returns all scores of a checkpoint."""
     others = [EpochResult(one.epoch, one.mean_return, one.standard_error) for one in candidate.other_epochs]
     return [result_of(candidate), *others]
+
+
+def _own_weight(lead: float, noise: float) -> float:
+    """Returns w of the module's description.
+
+    Args:
+        lead: d, the difference of two scores.
+        noise: e^2, its variance.
+    """
+    excess = lead * lead - CLEAR_ERRORS**2 * noise
+    return excess / (excess + noise) if excess > 0 else 0.0
+
+
+def _is_reliable(candidate: Candidate) -> bool:
+    """Whether the standard error says how precise a score is. Ratings also depend on the opponents."""
+    return candidate.episodes >= CLEAR_EPISODES and not candidate.matches
 
 
 def _key(candidate: Candidate) -> tuple[int, bool]:

@@ -17,7 +17,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 FEWEST_SCORES = 4
 """Scores that it is compared over at least."""
 UNUSED_SCORES = 2
-"""First scores that nothing is compared with: estimates are means of two, and the first score is the worst."""
+"""First scores that nothing is compared with: estimates cover two scores, and the first score is the worst."""
 ERRORS = 2.0
 """Standard errors of the difference that the return must have risen by, or that a founder must be below its best."""
 

@@ -406,9 +406,10 @@ class Candidate(_message.Message):
     evaluation_epoch: _builtins.int
     """Evaluation epoch of its episodes, see EvaluationSpec; absent if unknown."""
     estimate: _builtins.float
-    """What the board ranks it by: the mean of the last two scores of its trial, or, for the first score, the score minus
-    half a standard error. Scores are moved to evaluation epoch 0 by the differences between epochs that were known
-    when it arrived. Absent for candidates of versions without it, which rank by their score.
+    """What the board ranks it by: the mean of the last two scores of its trial, nearer to its own score if they differ by
+    more than two standard errors, or, for the first score, the score minus half a standard error. Scores are moved to
+    evaluation epoch 0 by the differences between epochs that were known when it arrived. Absent for candidates of
+    versions without it, which rank by their score.
     """
     estimate_error: _builtins.float
     """Standard error of `estimate`."""

@@ -325,13 +325,21 @@ async def test_returns_that_cannot_be_used_are_refused(
 async def test_the_estimate_is_the_mean_of_the_last_two_scores_of_the_agent(mesh: Any, agents: list[Agent]) -> None:
     await mesh.submit(agents[0], 5.0)
     await mesh.submit(agents[1], 100.0)
-    assert (await mesh.submit(agents[0], 9.0)).candidate.estimate == 7.0
+    assert (await mesh.submit(agents[0], 5.5)).candidate.estimate == 5.25
 
 
 async def test_a_leaderboard_that_was_restarted_gives_the_same_estimates(mesh: Any, agents: list[Agent]) -> None:
     await mesh.submit(agents[0], 5.0)
     mesh.updater._histories = ScoreHistories()
-    assert (await mesh.submit(agents[0], 9.0)).candidate.estimate == 7.0
+    assert (await mesh.submit(agents[0], 5.5)).candidate.estimate == 5.25
+
+
+async def test_a_policy_that_is_clearly_better_keeps_the_place_of_its_trial(mesh: Any, agents: list[Agent]) -> None:
+    await mesh.submit(agents[0], 360.0)
+    best = await mesh.submit(agents[0], 950.0)
+    worse = await mesh.submit(agents[0], 380.0)
+    assert worse.candidate.verdict == VERDICT_REFUSED
+    assert [one.candidate_id for one in await mesh.board()] == [best.candidate.candidate_id]
 
 
 async def test_the_plan_of_an_evaluation_names_the_bar(mesh: Any, agents: list[Agent]) -> None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from leaderboard.ranking.score_history import RoundHistory, ScoreHistory, add_estimate
-from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore
+from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, MatchResult
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import PoolSpec, TournamentSpec
 
@@ -41,6 +41,47 @@ def test_later_scores_are_averaged_with_the_one_before():
     history = ScoreHistory([candidate(0, 10.0), candidate(0, 20.0, error=3.0), candidate(1, -50.0)])
     estimate = history.estimate(candidate(0, 30.0, error=4.0))
     assert (estimate.value, estimate.error) == (25.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("errors", "own_weight"), [(0.0, 0.0), (2.0, 0.0), (-2.0, 0.0), (3.0, 5 / 6), (-3.0, 5 / 6), (1000.0, 1.0)]
+)
+def test_a_score_that_clearly_differs_from_the_one_before_counts_more(errors, own_weight):
+    history = ScoreHistory([candidate(0, 100.0, error=3.0, episodes=8)])
+    lead = 5.0 * errors  # the error of the difference is hypot(3, 4)
+    estimate = history.estimate(candidate(0, 100.0 + lead, error=4.0, episodes=8))
+    assert estimate.value == pytest.approx(100.0 + lead / 2 + own_weight * lead / 2, rel=1e-6)
+    own, other = (1 + own_weight) / 2, (1 - own_weight) / 2
+    assert estimate.error == pytest.approx(math.hypot(own * 4.0, other * 3.0), rel=1e-3)
+
+
+def test_an_estimate_rises_with_its_score():
+    history = ScoreHistory([candidate(0, 0.0, error=1.0, episodes=64)])
+    scores = [step / 10 for step in range(-100, 101)]
+    estimates = [history.estimate(candidate(0, score, error=1.0, episodes=64)).value for score in scores]
+    assert estimates == sorted(estimates)
+
+
+def test_deterministic_scores_are_their_own_estimates():
+    history = ScoreHistory([candidate(0, 10.0, error=0.0, episodes=8)])
+    assert history.estimate(candidate(0, 30.0, error=0.0, episodes=8)).value == 30.0
+    assert history.estimate(candidate(0, 10.0, error=0.0, episodes=8)).value == 10.0
+
+
+@pytest.mark.parametrize(("earlier", "later"), [(7, 64), (64, 7)])
+def test_the_error_of_few_episodes_proves_no_change(earlier, later):
+    history = ScoreHistory(
+        [candidate(0, 10.0, error=1.0, episodes=64), candidate(0, 10.0, error=1.0, episodes=earlier)]
+    )
+    assert history.copy().estimate(candidate(0, 30.0, error=1.0, episodes=later)).value == 20.0
+    history.add(candidate(0, 10.0, error=1.0, episodes=64))
+    assert history.estimate(candidate(0, 30.0, error=1.0, episodes=64)).value > 29.0
+
+
+def test_ratings_are_averaged_because_they_depend_on_the_opponents():
+    rated = {"episodes": 64, "matches": [MatchResult(wins=40, losses=24)]}
+    history = ScoreHistory([candidate(0, 10.0, error=1.0, **rated)])
+    assert history.estimate(candidate(0, 30.0, error=1.0, **rated)).value == 20.0
 
 
 def test_two_scores_on_the_same_correlated_episodes_are_less_precise_than_independent_ones():
