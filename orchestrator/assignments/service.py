@@ -137,7 +137,7 @@ class Assignments:
         if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord):
             return answer
         limit = await self._step_limits.of(answer.tournament, answer.work)
-        if limit is not None and limit <= answer.work.environment_steps:
+        if self._step_limits.is_used_up(answer.tournament, answer.work, limit):
             return self._without_work(answer.work, "all environment steps of the objective are assigned")
         if limit is not None:
             # Before the agent is generated, because other pods may ask meanwhile.
@@ -148,7 +148,7 @@ class Assignments:
         else:
             await register_again(self._leaderboard, self._runtime.cache, answer.tournament, answer.work.agent)
         if isinstance(assigned, AssignedWork) and limit is not None:
-            return replace(assigned, maximum_environment_steps=limit)
+            return replace(assigned, maximum_environment_steps=max(1, limit))
         return assigned
 
     def _without_work(self, agent: AgentRecord, reason: str) -> dispatch.Wait:

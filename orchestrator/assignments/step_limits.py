@@ -39,6 +39,11 @@ class StepLimits:
         left = step_budget.steps_left(spec.objective, counted, promised, pods=pods, quantum=quantum)
         return None if left is None else agent.environment_steps + left
 
+    def is_used_up(self, tournament: TournamentRecord, agent: AgentRecord, limit: int | None) -> bool:
+        """Returns whether an agent with this limit is not assigned, because no environment steps are left for it."""
+        needed = tournament.spec.synchronous and agent.agent is not None
+        return step_budget.is_used_up(limit, agent.environment_steps, needed=needed)
+
     def record(self, agent: AgentRecord, limit: int) -> None:
         """Records the limit of an agent under its present lease."""
         self._runtime.step_limits[agent.agent_id, agent.lease_epoch] = limit

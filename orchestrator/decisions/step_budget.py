@@ -32,6 +32,18 @@ def steps_left(
     return max(0, min(left - sum(promised), max(quantum, part)))
 
 
+def is_used_up(limit: int | None, trained_steps: int, *, needed: bool) -> bool:
+    """Returns whether an agent is not assigned because no environment steps are left for it.
+
+    Args:
+        limit: Own environment steps at which it ends at the latest; None: no such limit.
+        trained_steps: Those that were reported.
+        needed: Whether its round waits for it. Then a pod resumes it, trains what its last checkpoint lacks, and scores
+            it: the pod before may have been lost between its last step and its last score.
+    """
+    return limit is not None and limit <= trained_steps and not needed
+
+
 def share_of_round(objective: ObjectiveSpec, earlier_steps: int, round_size: int) -> int | None:
     """Returns the environment steps that each agent of a synchronous round may train; None without such an objective.
 

@@ -24,8 +24,11 @@ class CheckState(Enum):
     """The evaluation is not done."""
     DONE = "done"
     """It has a score, or has failed."""
+    WITHDRAWN = "withdrawn"
+    """It was not made, because the tournament ended before; its candidate may be checked again."""
     VOID = "void"
-    """It does not count, and its candidate may be checked again."""
+    """The built-in evaluator made it in place of a failing plugin. It does not count; its candidate may be checked
+    again."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,14 @@ def affordable(checks: Sequence[TargetCheck], share: float, pod_seconds: float) 
 
 
 def rounds_allow(checks: Sequence[TargetCheck], rounds_done: int) -> bool:
-    """Whether a synchronous tournament may make one more check."""
-    return len(checks) < rounds_done
+    """Whether a synchronous tournament may make one more check. A withdrawn one is made again in the same round."""
+    return sum(check.state is not CheckState.WITHDRAWN for check in checks) < rounds_done
 
 
 def next_candidate(board: Iterable[Candidate], checks: Iterable[TargetCheck], target: float) -> Candidate | None:
     """Returns the first candidate of a board that reaches the target and was not checked; None if there is none."""
-    checked = {check.candidate_id for check in checks if check.state is not CheckState.VOID}
+    again = (CheckState.WITHDRAWN, CheckState.VOID)
+    checked = {check.candidate_id for check in checks if check.state not in again}
     return next((one for one in board if one.score >= target and one.candidate_id not in checked), None)
 
 

@@ -46,7 +46,9 @@ def check_of(number: int, evaluation: EvaluationRecord) -> TargetCheck:
     state, score, error, episodes = CheckState.DONE, None, 0.0, 0
     if evaluation.phase == WorkPhase.UNFINISHED:
         state = CheckState.PENDING
-    elif evaluation.error == WITHDRAWN or (result is not None and result.evaluator_fault):
+    elif evaluation.error == WITHDRAWN:
+        state = CheckState.WITHDRAWN
+    elif result is not None and result.evaluator_fault:
         state = CheckState.VOID
     elif result is not None and result.episodes and math.isfinite(result.mean_return):
         score, episodes = result.mean_return, result.episodes

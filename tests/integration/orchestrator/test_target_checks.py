@@ -219,6 +219,23 @@ async def test_a_check_is_withdrawn_when_its_tournament_ends_and_made_again_afte
     assert (await mesh.get(name)).state == COMPLETED
 
 
+async def test_a_withdrawn_check_of_a_synchronous_tournament_is_made_before_the_next_round(
+    mesh: Any, target_spec: Any
+) -> None:
+    name, work = await started(mesh, target_spec(synchronous=True))
+    mesh.leaderboard.score(name, 480.0)
+    await mesh.complete(work)
+    await mesh.cycle()
+    await mesh.cancel(name)
+    mesh.launcher.pods.clear()
+    await mesh.cycle()
+    await mesh.resume(name)
+    await mesh.cycle()
+    await mesh.cycle()
+    await checked(mesh, f"{name}-p1", 480.0)
+    assert (await mesh.get(name)).state == COMPLETED
+
+
 async def test_checks_survive_a_restart(open_mesh: Any, target_spec: Any) -> None:
     async with open_mesh() as mesh:
         name, work = await started(mesh, target_spec())

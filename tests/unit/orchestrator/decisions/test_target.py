@@ -77,6 +77,11 @@ def test_a_synchronous_tournament_makes_at_most_one_check_for_each_round() -> No
     assert [rounds_allow([check(0, 1.0)], rounds) for rounds in (0, 1, 2)] == [False, False, True]
 
 
+def test_a_check_that_was_withdrawn_is_made_again_in_the_same_round() -> None:
+    assert rounds_allow([check(0, 1.0, state=CheckState.WITHDRAWN)], 1)
+    assert not rounds_allow([check(0, 1.0, state=CheckState.VOID)], 1)
+
+
 def test_the_best_agent_trains_on() -> None:
     assert work_to_interrupt([]) == ""
     assert work_to_interrupt([("a0", 480.0)]) == "a0"
