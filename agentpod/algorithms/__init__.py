@@ -1,6 +1,7 @@
 """Registers the algorithms under the names that a specification uses, and finds those of users."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -22,12 +23,14 @@ from agentpod.algorithms.teams.matd3 import MATD3
 from agentpod.algorithms.teams.qmix import QMIX
 from agentpod.algorithms.teams.vdn import VDN
 from agentpod.algorithms.user_class import load_class
+from agentpod.models import user_network
 from podrace.config import unknown
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from podrace.plugins.entry_points import class_of
+from podrace.plugins.user_calls import calls_user_code
 from simulators.base import Space
 
-__all__ = ["ALGORITHMS", "Algorithm", "algorithm_class", "make"]
+__all__ = ["ALGORITHMS", "Algorithm", "algorithm_class", "make", "reports_user_code"]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,
@@ -64,6 +67,34 @@ def algorithm_class(name: str) -> type[Algorithm]:
     if address is None:
         raise InvalidArgument(unknown("agent", "algorithm", name, ALGORITHMS))
     return load_class(address)
+
+
+@contextlib.contextmanager
+def reports_user_code(algorithm: Algorithm | str, method: str) -> Iterator[None]:
+    """Turns an exception of a method of an algorithm into one line if the algorithm or its network is user code.
+
+    Exceptions of podrace pass, among them a lost learner and exhausted memory. So do all exceptions of built-in
+    algorithms and networks, which are bugs.
+
+        with reports_user_code(algorithm, "update"):
+            await compute.run(algorithm.update, experience)
+
+    Args:
+        algorithm: The algorithm, or its name, as for `algorithm_class`.
+        method: The method that the block calls.
+
+    Raises:
+        InvalidArgument: The block raised in user code (UNUSABLE_ALGORITHM).
+    """
+    cls = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    network = getattr(getattr(algorithm, "network", None), "network_class", "")
+    reporting: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if cls not in ALGORITHMS.values():
+        reporting = calls_user_code(cls, method)
+    elif network:
+        reporting = calls_user_code(user_network.network_class(network), "forward", user_network.KEY)
+    with reporting:
+        yield
 
 
 def make(

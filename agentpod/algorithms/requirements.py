@@ -7,6 +7,7 @@ from agentpod.algorithms import algorithm_class
 from agentpod.algorithms.base import parse_hyperparameters
 from agentpod.experience.memory_spec import MemorySpec
 from agentpod.models.policy import NetworkSpec
+from podrace.plugins.user_calls import calls_user_code
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,10 @@ def requirements(algorithm: str, hyperparameters: Mapping[str, object]) -> Requi
     Blocks while a user-defined class is imported.
 
     Raises:
-        InvalidArgument: The algorithm or a hyperparameter is unknown, or a value is out of range.
+        InvalidArgument: The algorithm or a hyperparameter is unknown, a value is out of range, or user-defined settings
+            raised (UNUSABLE_ALGORITHM).
     """
-    settings = parse_hyperparameters(algorithm_class(algorithm).settings_type, hyperparameters)
-    return Requirements(settings.network, settings.memory)
+    settings_type = algorithm_class(algorithm).settings_type
+    with calls_user_code(settings_type, "__post_init__"):
+        settings = parse_hyperparameters(settings_type, hyperparameters)
+        return Requirements(settings.network, settings.memory)

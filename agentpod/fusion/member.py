@@ -13,6 +13,7 @@ import prometheus_client
 import structlog
 from torch import Tensor
 
+from agentpod.algorithms import reports_user_code
 from agentpod.algorithms.base import Algorithm
 from agentpod.compute_thread import ComputeThread
 from agentpod.fusion.averaging import PendingAverage, StateAverager
@@ -150,7 +151,8 @@ class FusionMember:
                 environment_steps=self.local_progress.environment_steps,
             )
         )
-        pending, digest, failure = await self._compute.run(self._prepare, formed)
+        with reports_user_code(self._algorithm, "refresh"):
+            pending, digest, failure = await self._compute.run(self._prepare, formed)
         report = pb.CommitFusionRequest(
             session=self._session,
             learner_index=self._index,
@@ -169,7 +171,8 @@ class FusionMember:
             ABORTED_ROUNDS.inc()
             _log.warning("fusion round aborted", round=formed.round, reason=outcome.reason)
             return False
-        await self._compute.run(self._apply, pending)
+        with reports_user_code(self._algorithm, "refresh"):
+            await self._compute.run(self._apply, pending)
         if formed.size != self.size or formed.joiner_ranks:
             _log.info("fusion round committed", round=formed.round, learners=formed.size, reason=formed.reason)
         self._round, self.size = formed.round, formed.size

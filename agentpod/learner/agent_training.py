@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from agentpod.algorithms import reports_user_code
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.experience.replay_buffer import ReplayBuffer
@@ -304,7 +305,8 @@ class AgentTraining:
     async def _freeze(self, replay: ReplayBuffer | None) -> FrozenState:
         self._interim.note()
         fusion_tensors = self._fusion.tensors() if self._fusion else {}
-        return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, fusion_tensors)
+        with reports_user_code(self._loop.algorithm, "state_dict"):
+            return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, fusion_tensors)
 
     async def _settle(self) -> None:
         try:

@@ -15,6 +15,7 @@ import prometheus_client
 import structlog
 import torch
 
+from agentpod.algorithms import reports_user_code
 from agentpod.algorithms.base import Algorithm, capture_updates
 from agentpod.algorithms.matmul_precision import matmul_precision
 from agentpod.compute_thread import ComputeThread
@@ -129,7 +130,8 @@ class CollectUpdateLoop:
         await self.drop_pending()
         self._session = replace(self._session, opened=self._session.opened + 1, rollouts=self.rollouts)
         if await open_roles(self._roles, self._session, self._stop):
-            self.algorithm.begin_episodes()
+            with reports_user_code(self.algorithm, "begin_episodes"):
+                self.algorithm.begin_episodes()
             await self.publish()
 
     async def step(self, another: Callable[[int], bool]) -> UpdateResult | None:
@@ -147,7 +149,7 @@ class CollectUpdateLoop:
         Raises:
             RoleLost: A worker was lost; call `reopen`.
             DataLoss: A number is not finite.
-            InvalidArgument: The hyperparameters do not fit the rollouts.
+            InvalidArgument: The hyperparameters do not fit the rollouts, or user code raised.
         """
         pending, self._pending = self._pending or self._grant(), None
         if not await finish_unless_stopped(pending, self._stop):
@@ -196,7 +198,8 @@ class CollectUpdateLoop:
         """Updates the policy; returns False if a stop was requested while the learners formed a new group."""
         while True:
             try:
-                metrics = await self._compute.run(self._update_with_precision, experience)
+                with reports_user_code(self.algorithm, "update"):
+                    metrics = dict(await self._compute.run(self._update_with_precision, experience))
             except MemberLost as error:
                 if self._regroup is None:
                     raise

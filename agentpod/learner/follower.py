@@ -203,9 +203,10 @@ class Follower:
         if spaces is None:
             return
         self._roles.allocate_experience(*spaces)
-        algorithm = await self._compute.run(
-            algorithms.make, agent.algorithm, *spaces, hyperparameters, seed=seed, device=self._device
-        )
+        with algorithms.reports_user_code(agent.algorithm, "__init__"):
+            algorithm = await self._compute.run(
+                algorithms.make, agent.algorithm, *spaces, hyperparameters, seed=seed, device=self._device
+            )
         member = self._member(training, algorithm)
         loop = CollectUpdateLoop(
             self._roles,

@@ -117,12 +117,15 @@ class TrainingSetup:
         def make() -> Algorithm:
             return algorithms.make(agent.algorithm, *spaces, hyperparameters, seed=agent.seed, device=context.device)
 
-        algorithm = await context.compute.run(make)
+        with algorithms.reports_user_code(agent.algorithm, "__init__"):
+            algorithm = await context.compute.run(make)
         state = await self._restore(algorithm, start) if start.parts else {}
         if start.mates:
             held = context.roles, context.compute, context.lease
             crossover = Crossover(*held, self._spec, context.evaluation_time)
-            if await crossover.choose(algorithm, make, start):
+            with algorithms.reports_user_code(algorithm, "fusible"):
+                used = await crossover.choose(algorithm, make, start)
+            if used:
                 context.checkpoints.record_mates()
         if context.roles.replay:
             await context.checkpoints.restore_replay(start, context.roles.replay)
@@ -140,7 +143,8 @@ class TrainingSetup:
 
     async def _restore(self, algorithm: Algorithm, start: StartingState) -> Mapping[str, Tensor]:
         try:
-            return await self._context.compute.run(restore, algorithm, start.parts)
+            with algorithms.reports_user_code(algorithm, "load_state_dict"):
+                return await self._context.compute.run(restore, algorithm, start.parts)
         except DataLoss as error:
             parent_id = self._agent.starting_checkpoint.agent_id
             if tournament_of(parent_id) in ("", self._agent.tournament_id):
@@ -150,17 +154,18 @@ class TrainingSetup:
 
     def _fusion_session(self, algorithm: Algorithm, counters: Counters, state: Mapping[str, Tensor]) -> FusionSession:
         context = self._context
-        return FusionSession(
-            context.config,
-            context.assignment,
-            algorithm,
-            context.compute,
-            context.shared_training,
-            counters,
-            state,
-            context.lease.stop,
-            device=context.device,
-        )
+        with algorithms.reports_user_code(algorithm, "fusible"):
+            return FusionSession(
+                context.config,
+                context.assignment,
+                algorithm,
+                context.compute,
+                context.shared_training,
+                counters,
+                state,
+                context.lease.stop,
+                device=context.device,
+            )
 
     def _loop(
         self,
@@ -248,9 +253,10 @@ class Preparation:
             values = hyperparameters_of(assignment, self._config)
             needs = await self._compute.run(requirements, agent.algorithm, values)
             spaces = await self._roles.open(session_of(assignment, needs, Counters(), self._config))
-            await self._compute.run(
-                algorithms.make, agent.algorithm, *spaces, values, seed=agent.seed, device=self._device
-            )
+            with algorithms.reports_user_code(agent.algorithm, "__init__"):
+                await self._compute.run(
+                    algorithms.make, agent.algorithm, *spaces, values, seed=agent.seed, device=self._device
+                )
         except PodraceError as error:
             # The orchestrator stops a pod that is not ready in time, and the other pod continues.
             _log.error("could not prepare for an agent", agent_id=agent.agent_id, error=error.message)

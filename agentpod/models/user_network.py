@@ -9,8 +9,9 @@ The class is called with `shape` (of an observation), `outputs` (their number), 
 `forward` maps observations [B, *shape], normalized, to outputs [B, outputs].
 """
 
+import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -116,7 +117,8 @@ class UserNetwork:
         with torch.enable_grad():
             # Computed again, because a graph does not survive the selection of rows without gradients.
             outputs = self._call(leaves, trace[0].detach())
-        found = torch.autograd.grad(outputs, list(leaves.values()), output_gradient, allow_unused=True)
+        with self._differentiated(outputs):
+            found = torch.autograd.grad(outputs, list(leaves.values()), output_gradient, allow_unused=True)
         for target, gradient in zip(into._parameters.values(), found, strict=True):
             target.zero_() if gradient is None else target.copy_(gradient)
 
@@ -125,11 +127,21 @@ class UserNetwork:
         seen = trace[0].detach().requires_grad_()
         with torch.enable_grad():
             outputs = self._call(self._parameters, seen)
-        return torch.autograd.grad(outputs, seen, output_gradient)[0][:, inputs]
+        with self._differentiated(outputs):
+            return torch.autograd.grad(outputs, seen, output_gradient)[0][:, inputs]
 
     def member(self, index: int) -> "UserNetwork":
         """Is part of the interface: an actor is no ensemble."""
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _differentiated(self, outputs: Tensor) -> Iterator[None]:
+        """Names the class if its outputs cannot be differentiated, as after an operation in place."""
+        if not outputs.requires_grad:
+            problem = "returned outputs that cannot be differentiated: compute them without torch.no_grad and detach"
+            raise unusable(self._make.cls, "forward", problem, key=KEY)
+        with calls_user_code(self._make.cls, "forward", KEY):
+            yield
 
     def _call(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         observation = inputs.view(len(inputs), *self._make.shape)

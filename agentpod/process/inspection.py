@@ -83,7 +83,8 @@ def violations(spec: TournamentSpec, allowed: Allowed) -> Iterator[FieldViolatio
     for name, algorithm in sorted(spec.algorithms.items()):
         try:
             values = with_paths(name, _first_values(algorithm), allowed)
-            algorithms.make(name, *spaces, values, SEED, CPU)
+            with algorithms.reports_user_code(name, "__init__"):
+                algorithms.make(name, *spaces, values, SEED, CPU)
         except PodraceError as error:
             yield FieldViolation(f"algorithms.{name}", _problem(error))
 

@@ -28,8 +28,11 @@ def calls_user_code(cls: type[Any], method: str, key: str = "") -> Iterator[None
 
 
 def unusable(cls: type[Any], method: str, problem: str, place: str = "", *, key: str = "") -> InvalidArgument:
-    """Creates the error of a class whose method is wrong; `place` defaults to that of the method."""
-    where = place or place_of(getattr(cls, method)).rpartition(", ")[2]
+    """Creates the error of a class whose method is wrong.
+
+    `place` defaults to that of the method, or to that of the class if it inherits the method.
+    """
+    where = place or place_of(vars(cls).get(method, cls)).rpartition(", ")[2]
     called = f"{cls.__module__}.{cls.__qualname__}.{method}"
     text = " ".join(f"{f'{key}: ' if key else ''}{called} ({where}) {problem}".split())
     return InvalidArgument(text, reason=UNUSABLE_ALGORITHM)

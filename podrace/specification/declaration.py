@@ -141,7 +141,7 @@ def place_of(described: Any, name: str = "") -> str:
     label = f"{described.__module__}.{described.__qualname__}"
     try:
         lines, first = inspect.getsourcelines(described)
-        file = (inspect.getsourcefile(described) or "").rpartition("/")[2]
+        file = (inspect.getsourcefile(inspect.unwrap(described)) or "").rpartition("/")[2]
     except (OSError, TypeError):
         return label
     stated = (

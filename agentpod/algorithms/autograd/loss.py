@@ -18,11 +18,12 @@ def evaluate(algorithm: Any, batch: Any) -> tuple[Tensor, Tensor | None]:
         batch: For the method.
 
     Returns:
-        The loss [], which requires a gradient; the absolute errors [B], if the method returned errors.
+        The loss [], which requires a gradient; the absolute errors, if the method returned errors. Their shape is not
+        checked.
 
     Raises:
-        InvalidArgument: The method raised, or its result is not a scalar that depends on the trained networks
-            (UNUSABLE_ALGORITHM). Whether it is finite is checked after the update.
+        InvalidArgument: The method raised, its first result is not a scalar that depends on the trained networks, or
+            its second one is no tensor (UNUSABLE_ALGORITHM). Whether they are finite is checked after the update.
     """
     cls = type(algorithm)
     with calls_user_code(cls, LOSS), torch.enable_grad():
@@ -34,4 +35,11 @@ def evaluate(algorithm: Any, batch: Any) -> tuple[Tensor, Tensor | None]:
         raise unusable(cls, LOSS, f"returned a tensor of shape {list(loss.shape)}, expected a scalar: take its mean")
     if not loss.requires_grad:
         raise unusable(cls, LOSS, "returned a loss that does not depend on the trained networks: use self.actor")
-    return loss.view(()), None if errors is None else errors.detach().abs()
+    if errors is None:
+        return loss.view(()), None
+    if not isinstance(errors, Tensor):
+        problem = f"returned a {type(errors).__name__} besides the loss, expected a tensor with the errors [B]"
+        raise unusable(cls, LOSS, problem)
+    if not errors.is_floating_point():
+        raise unusable(cls, LOSS, f"returned errors of the type {errors.dtype}, expected a tensor of floats")
+    return loss.view(()), errors.detach().abs()

@@ -1,5 +1,6 @@
 """Implements the base of user's algorithms that learn from a replay memory."""
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +15,10 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.transitions import TransitionBatch
 from agentpod.seeding import derive_generator
 from podrace.errors import DataLoss
-from podrace.plugins.user_calls import unusable
+from podrace.plugins.user_calls import calls_user_code, unusable
 from simulators.base import Space
+
+EXPLORATION = "exploration"
 
 
 class ReplayAlgorithm(LossDifferentiation, OffPolicy):
@@ -66,13 +69,21 @@ class ReplayAlgorithm(LossDifferentiation, OffPolicy):
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         metrics, errors = self._differentiate(batch)
         if errors is not None:
+            if errors.shape != batch.reward.shape:
+                problem = f"returned errors of shape {list(errors.shape)}, expected {list(batch.reward.shape)}"
+                raise unusable(type(self), LOSS, problem)
             return metrics, errors
         if self.hyperparameters.prioritized:
             raise unusable(type(self), LOSS, "returned no errors, which prioritized = true needs: return loss, errors")
         return metrics, metrics[:0]
 
     def _set_exploration(self) -> None:
-        self.policy.set_head_parameter("exploration", self.exploration())
+        cls = type(self)
+        with calls_user_code(cls, EXPLORATION):
+            rate: object = self.exploration()
+        if not isinstance(rate, int | float) or not math.isfinite(rate):
+            raise unusable(cls, EXPLORATION, f"returned {rate!r}, expected a finite number")
+        self.policy.set_head_parameter("exploration", rate)
 
     def fusible(self) -> Fusible:
         """See Algorithm.fusible."""

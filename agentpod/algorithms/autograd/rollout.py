@@ -1,7 +1,7 @@
 """Implements the base of user's algorithms that learn from each rollout once."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -15,9 +15,10 @@ from agentpod.experience.rollout import Rollout
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator
 from podrace.errors import DataLoss
-from podrace.plugins.user_calls import calls_user_code
+from podrace.plugins.user_calls import calls_user_code, unusable
 from simulators.base import Space
 
+PREPARE = "prepare"
 Batch = dict[str, Tensor]
 """Steps by field: observation [B, D] and next_observation [B, D] as networks receive them, action, log_prob, reward,
 terminated, truncated [B]; and what `prepare` added."""
@@ -27,6 +28,7 @@ class _PreparedSteps(NamedTuple):
     """All steps of a rollout, flattened over time and lanes."""
 
     fields: Batch
+    rows: int
     recurrent_states: None = None
 
     def diagnostics(self) -> dict[str, float]:
@@ -79,16 +81,23 @@ class RolloutAlgorithm(LossDifferentiation, OnPolicy):
             following[truncated] = self.policy.normalize(rollout["final_observation"][truncated])
         names = ("action", "log_prob", "terminated", "truncated")
         fields = {"observation": seen[:-1], "next_observation": following, "reward": reward}
-        with calls_user_code(type(self), "prepare"), torch.no_grad():
-            prepared = self.prepare(fields | {name: rollout[name] for name in names})
-            return _PreparedSteps({name: field.flatten(0, 1) for name, field in prepared.items()})
+        with calls_user_code(type(self), PREPARE), torch.no_grad():
+            prepared: object = self.prepare(fields | {name: rollout[name] for name in names})
+        if not isinstance(prepared, Mapping):
+            raise unusable(type(self), PREPARE, f"returned a {type(prepared).__name__}, expected a dictionary")
+        for name, field in prepared.items():
+            if not isinstance(field, Tensor) or field.shape[:2] != reward.shape:
+                found = f"shape {list(field.shape)}" if isinstance(field, Tensor) else f"type {type(field).__name__}"
+                wanted = f"a tensor [{horizon}, {count}, ...]: one row for each step of each environment"
+                raise unusable(type(self), PREPARE, f"returned the field {name!r} of {found}, expected {wanted}")
+        return _PreparedSteps({name: field.flatten(0, 1) for name, field in prepared.items()}, horizon * count)
 
     def _train(self, batch: Any) -> Tensor:
         self.generator = derive_generator(self._device, self._seed, "loss", self.update_number)
-        return torch.stack([self._differentiate(minibatch)[0] for minibatch in self._minibatches(batch.fields)])
+        return torch.stack([self._differentiate(minibatch)[0] for minibatch in self._minibatches(batch)])
 
-    def _minibatches(self, fields: Batch) -> Iterator[Batch]:
-        settings, rows = self.hyperparameters, len(fields["reward"])
+    def _minibatches(self, steps: _PreparedSteps) -> Iterator[Batch]:
+        settings, (fields, rows, _) = self.hyperparameters, steps
         generator = derive_generator(self._device, self._seed, "update", self.update_number)
         for _ in range(settings.epochs):
             if not 0 < settings.minibatch_size < rows:

@@ -75,6 +75,21 @@ def place(text: str, after: str) -> str:
         ),
         ("Infinite", f"Infinite.loss, {place('def loss', 'class Infinite')}: training_loss is not finite"),
         ("NoNetworks", f"NoNetworks.modules ({place('Linear', 'class NoNetworks')}) raised RuntimeError"),
+        (
+            "Metrics",
+            f"Metrics.loss ({place('def loss', 'class Metrics')}) returned a dict besides the loss, expected a",
+        ),
+        (
+            "Flattened",
+            f"Flattened.prepare ({place('def prepare', 'class Flattened')}) returned the field 'episode' of shape [8]",
+        ),
+        ("OwnUpdate", f"OwnUpdate.update ({place('self.metrics', 'class OwnUpdate')}) raised AttributeError: 'OwnUpd"),
+        ("OwnState", f"OwnState.state_dict ({place('self.step', 'class OwnState')}) raised AttributeError: 'OwnState'"),
+        (
+            "Column",
+            f"Column.loss ({place('def loss', 'class Column')}) returned errors of shape [16, 1], expected [16]",
+        ),
+        ("Exploring", f"Exploring.exploration ({place('1.0 /', 'class Exploring')}) raised ZeroDivisionError: float"),
         ("NoLoss", f"NoLoss, {place('class', 'class NoLoss')}: has no method loss"),
         ("Missing", "module 'faulty_algorithms' has no class 'Missing'"),
     ],
@@ -82,12 +97,32 @@ def place(text: str, after: str) -> str:
 async def test_a_mistake_of_an_algorithm_fails_its_agent_with_class_and_line(
     mesh, make_user_spec, make_assignment, name, said
 ):
-    spec = make_user_spec(f"python:faulty_algorithms:{name}", declared_as="python:faulty_algorithms:Raising")
+    declared_as = "Column" if name in ("Column", "Exploring") else "Raising"
+    spec = make_user_spec(f"python:faulty_algorithms:{name}", declared_as=f"python:faulty_algorithms:{declared_as}")
     await run(mesh, make_assignment(spec))
     completion = only_completion(mesh)
     assert completion.outcome == pb.OUTCOME_AGENT_FAILED
     assert said in completion.message
     assert "\n" not in completion.message
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("InPlace", f"({place('def forward', 'class InPlace')}) raised RuntimeError: one of the variables needed"),
+        (
+            "WithoutGradients",
+            f"({place('no_grad', 'class WithoutGradients')}) returned outputs that cannot be differentiated",
+        ),
+    ],
+)
+async def test_a_network_that_cannot_be_differentiated_fails_its_agent(mesh, make_spec, make_assignment, name, said):
+    hyperparameters = {"horizon": 16, "minibatch_size": 128, "network_class": f"python:faulty_algorithms:{name}"}
+    spec = make_spec(algorithms={"ppo": {"hyperparameters": hyperparameters}})
+    await run(mesh, make_assignment(spec))
+    completion = only_completion(mesh)
+    assert completion.outcome == pb.OUTCOME_AGENT_FAILED
+    assert f"network_class: faulty_algorithms.{name}.forward {said}" in completion.message
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,44 @@ def test_a_loss_that_is_not_finite_names_the_class_and_is_undone() -> None:
     assert torch.equal(algorithm.policy.flat, before)
 
 
+class Prepared(Likelihood):
+    def prepare(self, rollout: Any) -> Any:
+        return {name: rollout[name] for name in ("observation", "action")}
+
+
+def test_prepare_may_return_only_what_the_loss_needs() -> None:
+    algorithm = made(Prepared, "discrete", minibatch_size=8, **SMALL)
+    assert algorithm.update(random_rollout(algorithm, "discrete", 0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (None, "returned a NoneType, expected a dictionary"),
+        ({"gain": 1.0}, "returned the field 'gain' of type float, expected a tensor"),
+        ({"gain": torch.zeros(8)}, r"returned the field 'gain' of shape \[8\], expected a tensor \[8, 4, ...\]"),
+    ],
+)
+def test_fields_of_a_wrong_shape_are_reported_in_one_line(fields: object, problem: str) -> None:
+    class Wrong(Likelihood):
+        def prepare(self, rollout: Any) -> Any:
+            return fields
+
+    algorithm = made(Wrong, "discrete", **SMALL)
+    with pytest.raises(InvalidArgument, match=rf"Wrong\.prepare \(test_autograd\.py:\d+\) {problem}"):
+        algorithm.update(random_rollout(algorithm, "discrete", 0))
+
+
+@pytest.mark.parametrize("rate", ["much", float("nan"), None])
+def test_an_exploration_rate_that_is_no_number_is_reported_in_one_line(rate: Any) -> None:
+    class Exploring(Values):
+        def exploration(self) -> float:
+            return rate  # type: ignore[no-any-return]
+
+    with pytest.raises(InvalidArgument, match=r"Exploring\.exploration .* expected a finite number"):
+        made(Exploring, "discrete")
+
+
 class Counting(torch.optim.SGD):
     """Keeps a number that no checkpoint can hold."""
 
