@@ -54,7 +54,7 @@ class QMIX(VDN):
 
         Q(s, a) = Mixer(Q_1(o_1, a_1), ..., Q_A(o_A, a_A); s)
 
-    The state s consists of the observations of all agents.
+    The state s consists of the observations of all agents, with zeros for absent ones.
     """
 
     settings_type = QMIXHyperparameters

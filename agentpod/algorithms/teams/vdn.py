@@ -153,8 +153,10 @@ class VDN(ReplayAlgorithm):
             batch: B steps of environments, B A rows; with recurrence, those of all sequences. Rows of absent agents
                 have the weight 0.
         """
-        steps, state_size = (-1, self._agents), self._agents * self.observation_size
-        state, next_state = (seen.reshape(-1, state_size) for seen in (batch.observation, batch.next_observation))
+        steps = -1, self._agents
+        state = self._state(batch.observation, batch.weight > 0)
+        # What is recorded after the last step of an agent may be the beginning of the next episode.
+        next_state = self._state(batch.next_observation, batch.discount > 0)
         now, selecting, valuing = self._values(batch)
         weight, discounts = batch.weight.view(steps), batch.discount.view(steps)
         chosen = self._own_values(batch.observation, now, batch.action).view(steps) * (weight > 0)
@@ -165,6 +167,17 @@ class VDN(ReplayAlgorithm):
             target = batch.reward.view(steps).sum(1) + discount * self.mix(following, next_state, target=True)
         error = self.mix(chosen, state) - target
         return (weight.amax(1) * error.square()).mean(), error.detach().repeat_interleave(self._agents)
+
+    def _state(self, observation: Tensor, present: Tensor) -> Tensor:
+        """Returns the observations of all agents side by side, with zeros for absent ones: [B A, D] -> [B, A D].
+
+        Args:
+            observation: [B A, ...].
+            present: Which agents are in their environment: [B A] bool.
+        """
+        # `where`, because a product with 0 would keep numbers that are not finite.
+        seen = torch.where(present.unsqueeze(1), observation.flatten(1), 0.0)
+        return seen.reshape(-1, self._agents * self.observation_size)
 
     def _own_values(self, observation: Tensor, values: Tensor, action: Tensor) -> Tensor:
         """Returns the value of each agent's action [B A]; 0 where its mask allows none.

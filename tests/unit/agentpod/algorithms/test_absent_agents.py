@@ -104,11 +104,20 @@ def test_the_value_of_an_absent_agent_does_not_count(name: str) -> None:
     assert algorithm.loss(alone)[0] != loss
 
 
-def test_the_next_value_of_an_agent_that_leaves_does_not_count() -> None:
-    algorithm: Any = make_algorithm("vdn", SPACE, SPACES["discrete"], {"hidden_sizes": [8]}, seed=2)
+@VALUES
+def test_the_next_value_of_an_agent_that_leaves_does_not_count(name: str) -> None:
+    algorithm: Any = make_algorithm(name, SPACE, SPACES["discrete"], {"hidden_sizes": [8]}, seed=2)
     batch = batch_of("discrete")
     following = torch.where((batch.discount > 0).unsqueeze(1), batch.next_observation, 7.0)
     assert torch.equal(algorithm.loss(batch._replace(next_observation=following))[1], algorithm.loss(batch)[1])
+
+
+@VALUES
+def test_what_is_recorded_for_an_absent_agent_does_not_count(name: str) -> None:
+    algorithm: Any = make_algorithm(name, SPACE, SPACES["discrete"], {"hidden_sizes": [8]}, seed=2)
+    batch = batch_of("discrete")
+    seen = torch.where(PRESENT.unsqueeze(1), batch.observation, 7.0)
+    assert torch.equal(algorithm.loss(batch._replace(observation=seen))[1], algorithm.loss(batch)[1])
 
 
 @CRITICS

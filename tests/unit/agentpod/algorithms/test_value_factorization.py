@@ -115,7 +115,8 @@ def test_loss_and_gradient_equal_a_reference_in_float64(name: str) -> None:
     after = torch.stack([valued[row, best[row]] for row in range(len(seen))]).view(STEPS, AGENTS)
     after = after * (batch.discount.view(STEPS, AGENTS) > 0)
     reward = batch.reward.double().view(STEPS, AGENTS).sum(1)
-    # 0 only where both agents have ended.
+    # The state has zeros in place of an agent that has left. The discount is 0 only where both agents have ended.
+    following = following * (batch.discount > 0).unsqueeze(1)
     discount = torch.tensor([0.9, 0.0, 0.9, 0.9, 0.9], dtype=torch.float64)
     wanted = (reward + discount * mix(mixers[1], after, following)).detach()
     error = mix(mixers[0], chosen, seen) - wanted
