@@ -6,19 +6,14 @@ the last one are free, and every other size follows from the hyperparameters. Th
 composite observations consists of one encoder for each entry.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
-from typing import TypeGuard
 
-HEADER_LENGTH_BYTES = 8
-"""A safetensors file begins with the length of its header, an unsigned little-endian integer of 64 bits."""
-LARGEST_HEADER_BYTES = 2**20
-METADATA_KEY = "__metadata__"
-ELEMENT_TYPE, ELEMENT_BYTES = "F32", 4
+from podrace.policy.tensor_header import read_header
+
+ELEMENT_TYPE = "F32"
 """Type of every tensor of a policy."""
 STATISTICS = ("observation_mean", "observation_variance")
 HEAD_PARAMETERS = {"log_std": 1, "exploration": 1}
@@ -52,46 +47,10 @@ def read_shape(data: bytes) -> PolicyShape:
     """Returns the shapes that a policy file lists.
 
     Raises:
-        ValueError: The file is no safetensors file, has tensors of another type than float32, or has bytes that belong
-            to no tensor.
+        ValueError: As `read_header`: the file is no safetensors file, for instance, or has tensors of another type than
+            float32.
     """
-    length = int.from_bytes(data[:HEADER_LENGTH_BYTES], "little")
-    begin = HEADER_LENGTH_BYTES + length
-    if len(data) < HEADER_LENGTH_BYTES or length > LARGEST_HEADER_BYTES or begin > len(data):
-        raise ValueError("is not a safetensors file")
-    try:
-        header = json.loads(data[HEADER_LENGTH_BYTES:begin])
-    except (ValueError, RecursionError):
-        raise ValueError("has a header that is not JSON") from None
-    if not isinstance(header, dict):
-        raise ValueError("has a header that is not a table of tensors")
-    entries = {name: _entry(name, entry) for name, entry in header.items() if name != METADATA_KEY}
-    _check_positions([positions for _, positions in entries.values()], len(data) - begin)
-    return {name: shape for name, (shape, _) in entries.items()}
-
-
-def _entry(name: str, entry: object) -> tuple[list[int], tuple[int, int]]:
-    """Returns shape and positions of a tensor."""
-    found = entry if isinstance(entry, dict) else {}
-    shape, positions = found.get("shape"), found.get("data_offsets")
-    if found.get("dtype") != ELEMENT_TYPE:
-        raise ValueError(f"has a tensor {name[:64]!r} that is not {ELEMENT_TYPE}")
-    if not _are_counts(shape) or not _are_counts(positions) or len(positions) != 2:
-        raise ValueError(f"has a tensor {name[:64]!r} without shape or position")
-    if positions[1] - positions[0] != prod(shape) * ELEMENT_BYTES:
-        raise ValueError(f"has a tensor {name[:64]!r} of another size than its shape {shape}")
-    return shape, (positions[0], positions[1])
-
-
-def _are_counts(values: object) -> TypeGuard[list[int]]:
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-
-
-def _check_positions(positions: Sequence[tuple[int, int]], size_bytes: int) -> None:
-    ordered = sorted(positions)
-    ends = [0, *(end for _, end in ordered)]
-    if [begin for begin, _ in ordered] != ends[:-1] or ends[-1] != size_bytes:
-        raise ValueError("has gaps between its tensors, or bytes that belong to none")
+    return {name: entry.shape for name, entry in read_header(data, [ELEMENT_TYPE]).items()}
 
 
 def mismatches(shape: PolicyShape, network: NetworkValues) -> Iterator[str]:

@@ -22,6 +22,8 @@ CHECK_SECONDS = prometheus_client.Histogram(
 REFUSED = prometheus_client.Counter(
     "podrace_leaderboard_submissions_refused", "Submissions refused because of what they contain", ["reason"]
 )
+LONGEST_MESSAGE = 500
+"""Characters of the message of a recorded refusal. It may quote a checkpoint, whose texts can have any length."""
 _log = structlog.get_logger(__name__)
 
 
@@ -86,12 +88,13 @@ class SubmissionCheck:
     async def _record(self, request: SubmitRequest, expected: Expected, error: InvalidArgument | DataLoss) -> None:
         agent = expected.agent
         REFUSED.labels(_label(error.reason)).inc()
+        message = error.message[:LONGEST_MESSAGE]
         refusal = Refusal(
             agent_id=agent.agent_id,
             manifest_digest=request.checkpoint.manifest_digest,
             lease_epoch=request.lease_epoch,
             error_reason=error.reason,
-            message=error.message,
+            message=message,
         )
         if await self._state.transact(add_refusal, agent.tournament_id, refusal):
             _log.warning(
@@ -99,7 +102,7 @@ class SubmissionCheck:
                 tournament_id=agent.tournament_id,
                 agent_id=agent.agent_id,
                 error_reason=error.reason,
-                error=error.message,
+                error=message,
             )
 
     def close(self) -> None:

@@ -1,7 +1,23 @@
-"""Tests the metric of refused submissions."""
+"""Refused submissions are counted and recorded, whatever a checkpoint contains."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from policy_files import manifest_of, policy_file
+
+from leaderboard.checkpoints import submission_check
+from leaderboard.checkpoints.manifest_check import Problem
+from leaderboard.checkpoints.submission_check import LONGEST_MESSAGE
+from leaderboard.store.refusal_records import refusals_after
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.checkpoint_store.publish import claim, publish
+from podrace.errors import InvalidArgument
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Refusal, SubmitCandidateRequest
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 PROGRAM = """
 import prometheus_client
@@ -15,3 +31,38 @@ def test_every_reason_to_refuse_a_submission_has_a_sample_before_the_first_refus
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     for reason in ("bad_checkpoint", "bad_digest", "non_finite"):
         assert f'podrace_leaderboard_submissions_refused_total{{reason="{reason}"}} 0.0\n' in done.stdout
+
+
+async def refusal_of(mesh: Any, agent: Agent, parts: dict[str, bytes]) -> Refusal:
+    """Submits a checkpoint with these parts, which is refused, and returns what is recorded."""
+    claim(mesh.store, agent.agent_id, 1)
+    name = publish(mesh.store, agent.agent_id, 1, parts, manifest_of(agent, parts["policy"], 5.0))
+    request = SubmitCandidateRequest(
+        request_id=name, checkpoint=Checkpoint(agent_id=agent.agent_id, manifest_digest=name), lease_epoch=1
+    )
+    with pytest.raises(InvalidArgument):
+        await mesh.updater.submit(request)
+    (recorded,) = await mesh.state.transact(refusals_after, agent.tournament_id, 0)
+    assert isinstance(recorded, Refusal)
+    return recorded
+
+
+async def test_the_refusal_of_a_policy_with_a_huge_shape_is_short(
+    mesh: Any, make_spec: Callable[..., TournamentSpec]
+) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    entry = {"dtype": "F32", "shape": [2**61] * 49_000, "data_offsets": [0, 4]}
+    header = json.dumps({"a": entry}).encode()
+    recorded = await refusal_of(mesh, agent, {"policy": len(header).to_bytes(8, "little") + header + bytes(4)})
+    assert "has a tensor 'a' whose shape or position is missing or out of range" in recorded.message
+    assert len(recorded.message) < LONGEST_MESSAGE
+
+
+async def test_a_recorded_message_is_cut(
+    mesh: Any, make_spec: Callable[..., TournamentSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission_check, "first_problem", lambda *_: Problem("seed", "long " * 1000))
+    agent = await mesh.generate(make_spec(), 0)
+    recorded = await refusal_of(mesh, agent, {"policy": policy_file(agent)})
+    assert recorded.message.startswith("manifest ")
+    assert len(recorded.message) == LONGEST_MESSAGE
