@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podrace.errors import DataLoss
+from podrace.policy.tensor_header import HEADER_LENGTH_BYTES, TensorEntry, read_header
 
-HEADER_LENGTH_BYTES = 8
 TYPES = {
     "F64": np.float64,
     "F32": np.float32,
@@ -26,15 +26,13 @@ def read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
     """Returns the tensors of a safetensors file by name.
 
     Raises:
-        DataLoss: The bytes are not a complete safetensors file, or have tensors of a type that numpy does not have.
+        DataLoss: The bytes are not a complete safetensors file, or have tensors of a type that numpy does not have, or
+            of a size that `read_header` refuses.
     """
     try:
-        begin = HEADER_LENGTH_BYTES + int.from_bytes(data[:HEADER_LENGTH_BYTES], "little")
-        header = json.loads(data[HEADER_LENGTH_BYTES:begin])
-        named = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        return {name: _tensor(data, begin, entry) for name, entry in named.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLoss(f"{len(data)} bytes are not a complete safetensors file: {error}") from None
+        return {name: _tensor(data, entry) for name, entry in read_header(data).items()}
+    except ValueError as error:
+        raise DataLoss(f"a tensor file of {len(data)} bytes {error}") from None
 
 
 def written_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:
@@ -51,10 +49,7 @@ def written_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:
     return len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text + data
 
 
-def _tensor(data: bytes, begin: int, entry: dict[str, Any]) -> NDArray[Any]:
-    kind = np.dtype(TYPES[entry["dtype"]])
-    shape, (first, last) = entry["shape"], entry["data_offsets"]
-    if not 0 <= first <= last <= len(data) - begin or last - first != prod(shape) * kind.itemsize:
-        raise ValueError(f"a tensor of shape {shape} at {first} to {last}")
-    array = np.frombuffer(data, kind.newbyteorder("<"), prod(shape), begin + first)
-    return array.reshape(shape).astype(kind)
+def _tensor(data: bytes, entry: TensorEntry) -> NDArray[Any]:
+    kind = np.dtype(TYPES[entry.element_type])
+    array = np.frombuffer(data, kind.newbyteorder("<"), prod(entry.shape), entry.begin)
+    return array.reshape(entry.shape).astype(kind)

@@ -16,7 +16,6 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.policy.agents import of_agent
 from podrace.policy.loading import checked_onnx_file
 from podrace.policy.runtime import Policy as LoadedPolicy
-from podrace.policy.tensor_file import read_tensors, written_tensors
 from podrace.tensor_transport.codec import encode
 from simulators.base import Space
 
@@ -78,12 +77,3 @@ def test_policies_of_agents_are_those_that_their_descriptions_name() -> None:
     policy, _ = team()
     own = policies_of_agents(policy)["east"]
     assert torch.equal(own.tensors()["actor.0.weight"], policy.tensors()["actor.0.weight"][2])
-
-
-def test_tensor_files_are_read_as_they_were_written() -> None:
-    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.array([3])}
-    read = read_tensors(written_tensors(tensors))
-    assert list(read) == list(tensors)
-    for name, array in tensors.items():
-        np.testing.assert_array_equal(read[name], array)
-        assert read[name].dtype == array.dtype
