@@ -44,7 +44,7 @@ ROUNDING = 1e-6
 """Relative difference of a mean or a variance from that of the listed returns."""
 MOST_MATCHES, MOST_GAMES = 32, 1_000_000
 """Largest number of opponents of a policy, and of games with one result against one of them."""
-POLICY_PART = "policy"
+POLICY_PART, TEST_VECTORS_PART = "policy", "test_vectors"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Reads the tensors that a policy file lists, and compares them with the hyperparameters of its agent. Pure.
+"""Reads the tensors that a policy file or a file of test vectors lists, and compares those of a policy with the
+hyperparameters of its agent. Pure.
 
 The leaderboard has neither torch nor numpy. It reads the header of the safetensors file (names, types, shapes and
 positions), and no numbers. The spaces of the environment are known to pods only: the sizes of the first layer and of
@@ -16,6 +17,8 @@ from podrace.policy.tensor_header import read_header
 ELEMENT_TYPE = "F32"
 """Type of every tensor of a policy."""
 STATISTICS = ("observation_mean", "observation_variance")
+TEST_VECTORS = ("observation", "outputs", "action")
+"""Tensors that every file of test vectors has."""
 HEAD_PARAMETERS = {"log_std": 1, "exploration": 1}
 """Parameters of action heads by name, with their rank."""
 GATES = 3
@@ -51,6 +54,22 @@ def read_shape(data: bytes) -> PolicyShape:
             float32.
     """
     return {name: entry.shape for name, entry in read_header(data, [ELEMENT_TYPE]).items()}
+
+
+def check_test_vectors(data: bytes) -> PolicyShape:
+    """Returns the shapes that a file of test vectors lists; `PolicyDescription` describes the file.
+
+    Raises:
+        ValueError: As `read_header`, or a tensor is missing, or the tensors have different numbers of rows.
+    """
+    shape = {name: entry.shape for name, entry in read_header(data).items()}
+    missing = [name for name in TEST_VECTORS if name not in shape]
+    if missing:
+        raise ValueError(f"has no tensor {missing[0]!r}")
+    rows = {tuple(one[:1]) for one in shape.values()}
+    if len(rows) != 1 or () in rows:
+        raise ValueError("has tensors of different numbers of rows")
+    return shape
 
 
 def mismatches(shape: PolicyShape, network: NetworkValues) -> Iterator[str]:

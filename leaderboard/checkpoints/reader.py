@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from leaderboard.checkpoints.manifest_check import POLICY_PART
-from leaderboard.checkpoints.policy_shape import PolicyShape, read_shape
+from leaderboard.checkpoints.manifest_check import POLICY_PART, TEST_VECTORS_PART
+from leaderboard.checkpoints.policy_shape import PolicyShape, check_test_vectors, read_shape
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.publish import advanced
@@ -31,7 +31,10 @@ THREADS = 4
 MOST_WAITING = 256
 """Submissions that wait for a thread, at most."""
 LARGEST_POLICY_BYTES = 256 * 2**20
-"""A policy is read into memory: 64 million parameters. Also the largest sum of the policies that are being read."""
+"""A policy is read into memory: 64 million parameters. Also the largest sum of the files that are being read."""
+
+_READERS = {POLICY_PART: read_shape, TEST_VECTORS_PART: check_test_vectors}
+"""Returns the shapes of the tensors of a part, by its name. Policy servers and clients read these parts as well."""
 
 SubmitRequest = SubmitCandidateRequest | SubmitSnapshotRequest
 
@@ -86,8 +89,8 @@ class CheckpointReader:
         """Reads a submitted checkpoint, after checking in the store that its pod still holds the agent.
 
         Raises:
-            InvalidArgument: The policy file is malformed, or manifest or policy are too large (BAD_CHECKPOINT).
-            NotFound: Nothing was published, or the manifest or the policy is not in the store.
+            InvalidArgument: The policy or its test vectors are malformed, or a file is too large (BAD_CHECKPOINT).
+            NotFound: Nothing was published, or the manifest or one of these parts is not in the store.
             DataLoss: A digest is wrong (BAD_DIGEST).
             FailedPrecondition: The agent has been assigned to another pod since (STALE_EPOCH).
             Unavailable: The store does not answer in time.
@@ -123,29 +126,37 @@ def read_submitted(store: CheckpointStore, request: SubmitRequest, budget: ByteB
     # A pod that may publish may submit: only the epoch in the agent's pointer decides.
     advanced(found[0], request.lease_epoch, manifest_digest)
     manifest = manifest_from_bytes(_bounded(store, manifest_digest, LARGEST_MANIFEST_BYTES, "manifest"))
-    policies = [part for part in manifest.parts if part.name == POLICY_PART]
-    if len(policies) != 1:
-        return SubmittedCheckpoint(manifest, None)
-    size_bytes = policies[0].size_bytes
+    shapes = {name: _read_part(store, manifest, manifest_digest, name, budget) for name in _READERS}
+    return SubmittedCheckpoint(manifest, shapes[POLICY_PART])
+
+
+def _read_part(
+    store: CheckpointStore, manifest: Manifest, manifest_digest: str, name: str, budget: ByteBudget
+) -> PolicyShape | None:
+    """Reads a part, unless the manifest does not list it or lists it more than once, which is refused later."""
+    parts = [part for part in manifest.parts if part.name == name]
+    if len(parts) != 1:
+        return None
+    size_bytes = parts[0].size_bytes
     if size_bytes > LARGEST_POLICY_BYTES:
-        raise _refused(manifest_digest, f"has {size_bytes} bytes; at most {LARGEST_POLICY_BYTES} are read")
+        raise _refused(manifest_digest, name, f"has {size_bytes} bytes; at most {LARGEST_POLICY_BYTES} are read")
     with budget.hold(size_bytes):
-        return SubmittedCheckpoint(manifest, _shape(store, policies[0], manifest_digest))
+        return _shape(store, parts[0], manifest_digest)
 
 
-def _shape(store: CheckpointStore, policy: Part, manifest_digest: str) -> PolicyShape:
-    """Reads a policy, of which no more bytes are read than the manifest states."""
-    data = _bounded(store, policy.digest, policy.size_bytes, "policy")
-    if len(data) != policy.size_bytes:
-        raise _refused(manifest_digest, f"has {len(data)} bytes, the manifest states {policy.size_bytes}")
+def _shape(store: CheckpointStore, part: Part, manifest_digest: str) -> PolicyShape:
+    """Reads the shapes of a part, of which no more bytes are read than the manifest states."""
+    data = _bounded(store, part.digest, part.size_bytes, part.name)
+    if len(data) != part.size_bytes:
+        raise _refused(manifest_digest, part.name, f"has {len(data)} bytes, the manifest states {part.size_bytes}")
     try:
-        return read_shape(data)
+        return _READERS[part.name](data)
     except ValueError as error:
-        raise _refused(manifest_digest, str(error)) from None
+        raise _refused(manifest_digest, part.name, str(error)) from None
 
 
-def _refused(manifest_digest: str, problem: str) -> InvalidArgument:
-    return InvalidArgument(f"manifest {manifest_digest}: parts[{POLICY_PART!r}]: {problem}", reason=BAD_CHECKPOINT)
+def _refused(manifest_digest: str, part: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"manifest {manifest_digest}: parts[{part!r}]: {problem}", reason=BAD_CHECKPOINT)
 
 
 def _bounded(store: CheckpointStore, name: str, largest_bytes: int, what: str) -> bytes:

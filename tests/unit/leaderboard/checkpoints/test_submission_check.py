@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from policy_files import manifest_of, policy_file
+from policy_files import manifest_of, policy_file, safetensors
 
 from leaderboard.checkpoints import submission_check
 from leaderboard.checkpoints.manifest_check import Problem
@@ -33,15 +33,28 @@ def test_every_reason_to_refuse_a_submission_has_a_sample_before_the_first_refus
         assert f'podrace_leaderboard_submissions_refused_total{{reason="{reason}"}} 0.0\n' in done.stdout
 
 
-async def refusal_of(mesh: Any, agent: Agent, parts: dict[str, bytes]) -> Refusal:
-    """Submits a checkpoint with these parts, which is refused, and returns what is recorded."""
+def _huge() -> bytes:
+    """Returns a tensor file whose header states a huge shape."""
+    entry = {"dtype": "F32", "shape": [2**61] * 49_000, "data_offsets": [0, 4]}
+    header = json.dumps({"a": entry}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+HUGE = _huge()
+
+
+def submission_of(mesh: Any, agent: Agent, parts: dict[str, bytes]) -> SubmitCandidateRequest:
+    """Publishes a checkpoint with these parts, and returns the request that submits it."""
     claim(mesh.store, agent.agent_id, 1)
     name = publish(mesh.store, agent.agent_id, 1, parts, manifest_of(agent, parts["policy"], 5.0))
-    request = SubmitCandidateRequest(
-        request_id=name, checkpoint=Checkpoint(agent_id=agent.agent_id, manifest_digest=name), lease_epoch=1
-    )
+    checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
+    return SubmitCandidateRequest(request_id=name, checkpoint=checkpoint, lease_epoch=1)
+
+
+async def refusal_of(mesh: Any, agent: Agent, parts: dict[str, bytes]) -> Refusal:
+    """Submits a checkpoint with these parts, which is refused, and returns what is recorded."""
     with pytest.raises(InvalidArgument):
-        await mesh.updater.submit(request)
+        await mesh.updater.submit(submission_of(mesh, agent, parts))
     (recorded,) = await mesh.state.transact(refusals_after, agent.tournament_id, 0)
     assert isinstance(recorded, Refusal)
     return recorded
@@ -51,9 +64,7 @@ async def test_the_refusal_of_a_policy_with_a_huge_shape_is_short(
     mesh: Any, make_spec: Callable[..., TournamentSpec]
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
-    entry = {"dtype": "F32", "shape": [2**61] * 49_000, "data_offsets": [0, 4]}
-    header = json.dumps({"a": entry}).encode()
-    recorded = await refusal_of(mesh, agent, {"policy": len(header).to_bytes(8, "little") + header + bytes(4)})
+    recorded = await refusal_of(mesh, agent, {"policy": HUGE})
     assert "has a tensor 'a' whose shape or position is missing or out of range" in recorded.message
     assert len(recorded.message) < LONGEST_MESSAGE
 
@@ -66,3 +77,31 @@ async def test_a_recorded_message_is_cut(
     recorded = await refusal_of(mesh, agent, {"policy": policy_file(agent)})
     assert recorded.message.startswith("manifest ")
     assert len(recorded.message) == LONGEST_MESSAGE
+
+
+VECTORS = {"observation": [8, 4], "outputs": [8, 2], "action": [8]}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "line"),
+    [
+        (b"nothing", "is not a safetensors file"),
+        (HUGE, "has a tensor 'a' whose shape or position is missing or out of range"),
+        (safetensors({"observation": [8, 4], "action": [8]}), "has no tensor 'outputs'"),
+        (safetensors(VECTORS | {"action": [7]}), "has tensors of different numbers of rows"),
+        (safetensors(VECTORS | {"action": []}), "has tensors of different numbers of rows"),
+    ],
+)
+async def test_malformed_test_vectors_are_refused(
+    mesh: Any, make_spec: Callable[..., TournamentSpec], vectors: bytes, line: str
+) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    recorded = await refusal_of(mesh, agent, {"policy": policy_file(agent), "test_vectors": vectors})
+    assert f"parts['test_vectors']: {line}" in recorded.message
+
+
+async def test_a_checkpoint_with_test_vectors_is_accepted(mesh: Any, make_spec: Callable[..., TournamentSpec]) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    parts = {"policy": policy_file(agent), "test_vectors": safetensors(VECTORS)}
+    await mesh.updater.submit(submission_of(mesh, agent, parts))
+    assert len(await mesh.board()) == 1

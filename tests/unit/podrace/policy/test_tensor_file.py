@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hostile_headers import HUGE
-from policies import published
+from policies import CASES, published
 
+from leaderboard.checkpoints.policy_shape import check_test_vectors
 from podrace.errors import DataLoss
 from podrace.policy.loading import checked_onnx_file
 from podrace.policy.tensor_file import TYPES, read_tensors, written_tensors
@@ -40,3 +41,8 @@ def test_an_empty_tensor_whose_strides_do_not_fit_is_refused() -> None:
 
 def test_the_sizes_of_elements_are_those_of_numpy() -> None:
     assert {name: np.dtype(kind).itemsize for name, kind in TYPES.items()} == ELEMENT_BYTES
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_leaderboard_accepts_the_test_vectors_of_every_kind_of_policy(case: str) -> None:
+    assert check_test_vectors(published(case).checkpoint.parts["test_vectors"])
