@@ -2,17 +2,31 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import structlog
 
 from podrace.client.reconnect import RETRYABLE
-from podrace.errors import NotFound, PodraceError
+from podrace.errors import DataLoss, NotFound, PodraceError
 from podrace.serving import metrics
 from podrace.serving.engine import PolicyEngine
 from podrace.serving.sources import PolicySource
 
+LONGEST_PAUSE_POLLS = 256
+"""Most polls between two attempts to read a damaged version."""
 _log = structlog.get_logger(__name__)
+
+
+class _DamagedVersion(NamedTuple):
+    """A version that could not be loaded because it is damaged."""
+
+    version: str
+    message: str
+    """Of the error."""
+    pause_polls: int
+    """Polls that skip it before it is read again."""
+    polls_left: int
+    """How many of these polls are left."""
 
 
 class SourceFollower:
@@ -34,6 +48,7 @@ class SourceFollower:
         """
         self._engine, self._source, self._pinned = engine, source, pinned
         self._last_error, self._begun = "", False
+        self._damaged: _DamagedVersion | None = None
 
     async def begin(self) -> None:
         """Checks the source and makes the first poll. `run` repeats this while the source cannot be reached.
@@ -58,14 +73,33 @@ class SourceFollower:
             await self._pin()
             version = await self._source.newest()
             if self._engine.wants(version):
-                before = self._engine.record.current
-                await self._engine.offer(await self._source.read(version), version)
-                metrics.SWAPS.labels("refused" if self._engine.record.current == before else "served").inc()
+                await self._read(version)
             self._last_error = ""
         except Exception as error:
             # A defect must not end the polls: the version that serves stays, and the next one may be read.
             self._count_error(error)
         self._engine.tidy()
+
+    async def _read(self, version: str) -> None:
+        """Reads a version and offers it to the engine. A damaged one is read again after pauses that double.
+
+        Raises:
+            DataLoss: The version is damaged, or was when it was last read.
+            PodraceError: It cannot be read or examined now.
+        """
+        damaged = self._damaged if self._damaged and self._damaged.version == version else None
+        if damaged and damaged.polls_left:
+            self._damaged = damaged._replace(polls_left=damaged.polls_left - 1)
+            raise DataLoss(damaged.message)
+        before = self._engine.record.current
+        try:
+            await self._engine.offer(await self._source.read(version), version)
+        except DataLoss as error:
+            pause = min(2 * damaged.pause_polls, LONGEST_PAUSE_POLLS) if damaged else 1
+            self._damaged = _DamagedVersion(version, error.message, pause, pause)
+            raise
+        self._damaged = None
+        metrics.SWAPS.labels("refused" if self._engine.record.current == before else "served").inc()
 
     async def _pin(self) -> None:
         if self._pinned:

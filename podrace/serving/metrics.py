@@ -22,7 +22,8 @@ SWAPS = prometheus_client.Counter(
     "podrace_serving_swaps", "Changes of the version that serves, and offers that were refused.", ["outcome"]
 )
 SOURCE_ERRORS = prometheus_client.Counter(
-    "podrace_serving_source_errors", "Attempts to read the source of policies that failed."
+    "podrace_serving_source_errors",
+    "Polls that could not read the source of policies, or that found a damaged version.",
 )
 SHADOW_ROWS = prometheus_client.Counter(
     "podrace_serving_shadow_actions", "Actions of the shadow version, by whether they differ.", ["different"]

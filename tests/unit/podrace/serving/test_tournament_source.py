@@ -1,7 +1,9 @@
 """The champion of a tournament is offered, read with its members, and checked with its test vectors."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import prometheus_client
 import pytest
@@ -9,6 +11,7 @@ from policies import published
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DataLoss, NotFound, PermissionDenied, Unavailable
+from podrace.serving import follower
 from podrace.serving.decisions.versions import version_of
 from podrace.serving.engine import EngineLimits, PolicyEngine
 from podrace.serving.follower import SourceFollower
@@ -106,6 +109,41 @@ async def test_a_policy_that_contradicts_its_test_vectors_is_not_served(world, m
     world.mesh.champion = [1]
     await world.follower.poll()
     assert world.engine.record.current == ""
+
+
+async def test_a_damaged_champion_is_read_again_after_growing_pauses_and_another_one_at_once(
+    world, log_lines, monkeypatch
+):
+    fetch = world.mesh.fetch
+
+    async def damaged(manifest_digest: str) -> Any:
+        made = await fetch(manifest_digest)
+        return replace(made, parts={**made.parts, "test_vectors": b"damaged"}) if manifest_digest != digest(3) else made
+
+    monkeypatch.setattr(world.mesh, "fetch", damaged)
+    before, read_at = source_errors(), []
+    world.mesh.champion = [1]
+    for poll in range(40):
+        fetched = len(world.mesh.fetched)
+        await world.follower.poll()
+        read_at += [poll] * (len(world.mesh.fetched) - fetched)
+    assert read_at == [0, 2, 5, 10, 19, 36]
+    assert source_errors() == before + 40
+    assert sum("tensor file" in str(line) for line in log_lines) == 1
+    for champion in (2, 3):
+        world.mesh.champion = [champion]
+        await world.follower.poll()
+        assert world.mesh.fetched[-1] == digest(champion)
+    assert world.engine.record.current == digest(3)
+
+
+async def test_the_pauses_between_two_reads_of_a_damaged_champion_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(follower, "LONGEST_PAUSE_POLLS", 2)
+    monkeypatch.setattr(world.mesh, "fetch", AsyncMock(side_effect=DataLoss("damaged")))
+    world.mesh.champion = [1]
+    for _ in range(12):
+        await world.follower.poll()
+    assert world.mesh.fetch.await_count == 5
 
 
 def source_errors() -> float:
