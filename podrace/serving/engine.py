@@ -138,9 +138,9 @@ class PolicyEngine:
             PodraceError: As the sessions and the batcher raise.
         """
         check_finite("observations", asked.observation)
-        if asked.session and not asked.version and self._keeps_state(asked.session):
-            return await self._act_in_session(asked)
         version = asked.version or versions.version_for(self.record, asked.session or secrets.token_hex(8))
+        if asked.session and not asked.version and self._keeps_state(asked, version):
+            return await self._act_in_session(asked, version)
         batcher = self._batcher(version)
         if asked.state is not None:
             self._check_state(batcher.policy, asked.state, len(asked.observation))
@@ -155,16 +155,25 @@ class PolicyEngine:
             raise InvalidArgument(f"state: shape {list(state.shape)}, expected {[lanes, policy.state_size]}")
         check_finite("state", state)
 
-    def _keeps_state(self, session: str) -> bool:
-        return session in self._sessions or bool(self.current.state_size)
+    def _keeps_state(self, asked: ActInput, version: str) -> bool:
+        """Whether a request of a session needs its state.
 
-    async def _act_in_session(self, asked: ActInput) -> ActResult:
+        Ends the session if all of its environments begin with a version that has no state.
+        """
+        if asked.session in self._sessions and not _all_begin(asked):
+            return True
+        if self.policy(version).state_size:
+            return True
+        self._sessions.end(asked.session)
+        return False
+
+    async def _act_in_session(self, asked: ActInput, version: str) -> ActResult:
         key, lanes, now = asked.session, len(asked.observation), self._clock()
         if asked.state is not None:
             raise InvalidArgument("state: the session has it; leave one of the two out")
-        if asked.begins is not None and asked.begins.all():
-            policy = self._batcher(versions.version_for(self.record, key)).policy
-            kept = self._sessions.begin(key, policy.version, lanes, policy.state_size, now, asked.owner)
+        if _all_begin(asked):
+            size = self.policy(version).state_size
+            kept = self._sessions.begin(key, version, lanes, size, now, asked.owner)
         else:
             kept = self._sessions.take(key, lanes, now)
         return await self._step(asked, kept)
@@ -337,3 +346,7 @@ class PolicyEngine:
             batcher.close()
         await cancel_all(*self._shadows)
         self._executor.shutdown(cancel_futures=True)
+
+
+def _all_begin(asked: ActInput) -> bool:
+    return asked.begins is not None and bool(asked.begins.all())
