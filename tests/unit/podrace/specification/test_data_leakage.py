@@ -81,3 +81,28 @@ def test_the_stocks_example_uses_the_backtest_split_only_in_its_report() -> None
 
     path = Path(__file__).parents[4] / "examples" / "stocks.toml"
     assert resolve(parse(read_toml(path), source=path.name)).reports["backtest"].options["split"] == "backtest"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("validation_end", "2008-01-01"), ("validation_end", "soon"), ("path", "all.npz")]
+)
+def test_a_backtest_cannot_contain_data_that_agents_are_trained_on(name: str, value: str) -> None:
+    expected = rf"reports\.end\.options\.{name} = '.*trained or selected on; set it only in \[environment\.options\]"
+    with pytest.raises(InvalidArgument, match=expected):
+        spec(CUT, {"split": "validation"}, {"split": "backtest", name: value})
+
+
+@pytest.mark.parametrize("folds", [0, 5])
+def test_a_report_on_the_folds_cannot_move_them(folds: int) -> None:
+    with pytest.raises(InvalidArgument, match=r"reports\.end\.options\.folds = .*trained or selected on"):
+        spec({**CUT, "folds": 3}, {"split": "validation"}, {"split": "validation", "folds": folds})
+
+
+def test_a_report_on_validation_data_cannot_begin_earlier() -> None:
+    with pytest.raises(InvalidArgument, match=r"reports\.end\.options\.train_end"):
+        spec({**CUT, "split": "validation"}, {}, {"train_end": "2009-01-01"})
+
+
+@pytest.mark.parametrize("report", [{"validation_end": "2012-01-01"}, {"backtest_end": "2012-06-01"}, {**CUT}])
+def test_a_backtest_may_be_a_part_of_its_split(report: dict[str, Any]) -> None:
+    assert spec({**CUT, "folds": 3}, {"split": "validation"}, {"split": "backtest", **report})
