@@ -13,6 +13,7 @@ from podrace.specification.known.hyperparameters import Search as Search
 from podrace.specification.known.hyperparameters import Value as Value
 from podrace.specification.known.simulators import SIMULATORS as SIMULATORS
 from podrace.specification.known.simulators import Simulator as Simulator
+from podrace.specification.known.simulators import simulator_of as simulator_of
 from podrace.specification.known.simulators import steps_on_gpu as steps_on_gpu
 from podrace.specification.known.strategies import STRATEGIES as STRATEGIES
 

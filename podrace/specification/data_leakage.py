@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from podrace.specification.known.simulators import simulator_of
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 REPORT_SPLIT, VALIDATION_SPLIT = "backtest", "validation"
@@ -36,7 +37,7 @@ def leak(spec: TournamentSpec) -> str:
                 f"{section}.options.split = {REPORT_SPLIT!r}: agents would be trained or selected on the data that "
                 "tests the champion; use this split only in [reports]"
             )
-    if spec.environment.id not in SPLIT_SIMULATORS:
+    if simulator_of(spec.environment) not in SPLIT_SIMULATORS:
         return ""
     reports = {name: json_format.MessageToDict(report.options) for name, report in sorted(spec.reports.items())}
     found = (_report_leak(name, given, options) for name, options in reports.items())

@@ -21,7 +21,7 @@ from typing import Any, cast
 from google.protobuf import json_format, struct_pb2
 
 from podrace.specification import data_leakage
-from podrace.specification.catalog import Hyperparameter
+from podrace.specification.catalog import Hyperparameter, simulator_of
 from podrace.specification.messages import bad_spec
 from podrace.tournament.v1 import tournament_pb2 as pb
 
@@ -133,7 +133,7 @@ def evaluation_environment(
 
 def _without_training_changes(environment: pb.EnvironmentSpec) -> pb.EnvironmentSpec:
     """Removes what changes rewards or episodes for training, in place: scores are returns of the environment itself."""
-    for name in TRAINING_OPTIONS.get(environment.id, ()):
+    for name in TRAINING_OPTIONS.get(simulator_of(environment), ()):
         if name in environment.options:
             del environment.options[name]
     wrappers = json_format.MessageToDict(environment.options).get(_WRAPPERS, [])

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+
 
 @dataclass(frozen=True)
 class Simulator:
@@ -85,6 +87,12 @@ def steps_on_gpu(id: str) -> bool:
     family = next((entry for prefix, entry in families.items() if prefix and id.startswith(prefix)), None)
     entry = SIMULATORS.get(id, family)
     return entry is not None and entry.on_gpu
+
+
+def simulator_of(environment: EnvironmentSpec) -> str:
+    """Returns the id of the simulator of an environment: for a service (`grpc://`), the id at that service."""
+    at_service = environment.id.startswith("grpc://") and "id" in environment.options
+    return str(environment.options["id"]) if at_service else environment.id
 
 
 def of_teams(id: str) -> bool:

@@ -50,6 +50,15 @@ def test_evaluation_cannot_move_the_boundaries_of_the_splits(name: str, value: s
         spec(CUT, {"split": "validation", name: value}, {})
 
 
+def test_the_rules_also_apply_behind_a_simulator_service() -> None:
+    service = {**CUT, "id": "stocks"}
+    with pytest.raises(InvalidArgument, match=r"evaluation\.options\.validation_end"):
+        spec(service, {"split": "validation", "validation_end": "2013-01-01"}, {}, id="grpc://market:50070")
+    with pytest.raises(InvalidArgument, match=r"reports\.end\.options\.validation_end"):
+        spec(service, {}, {"split": "backtest", "validation_end": "2008-01-01"}, id="grpc://market:50070")
+    assert spec({**CUT, "id": "desk"}, {"path": "elsewhere"}, {}, id="grpc://market:50070")
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("folds", 4), ("embargo_bars", 5), ("tickers", ["AAPL"]), ("turbulence_days", 100)]
 )

@@ -165,9 +165,10 @@ def test_evaluations_leave_out_only_the_wrappers_that_change_rewards_for_trainin
     assert json_format.MessageToDict(training_environment(environment, {}).options)["wrappers"] == wrappers
 
 
-def test_evaluations_of_stocks_play_whole_first_episodes() -> None:
-    environment = pb.EnvironmentSpec(id="stocks")
-    environment.options.update({"staggered": True, "episode_days": 63})
+@pytest.mark.parametrize(("id", "address"), [("stocks", {}), ("grpc://market:50070", {"id": "stocks"})])
+def test_evaluations_of_stocks_play_whole_first_episodes(id: str, address: dict[str, str]) -> None:
+    environment = pb.EnvironmentSpec(id=id)
+    environment.options.update({"staggered": True, "episode_days": 63, **address})
     scored = evaluation_environment(environment, {}, environment)
-    assert json_format.MessageToDict(scored.options) == {"episode_days": 63}
+    assert json_format.MessageToDict(scored.options) == {"episode_days": 63, **address}
     assert json_format.MessageToDict(training_environment(environment, {}).options)["staggered"]
