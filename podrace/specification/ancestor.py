@@ -1,7 +1,7 @@
 """Checks that a tournament can start from an agent of another tournament (`evolution.ancestor_agent_id`). Pure.
 
 error = malformed(spec.evolution)        # is it the id of an agent?
-error = mismatch(spec, ancestor_spec)    # do the environments of the two tournaments fit?
+error = mismatch(spec, ancestor_spec)    # do the environments and the data of the two tournaments fit?
 """
 
 import re
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from google.protobuf.struct_pb2 import Struct
 
+from podrace.specification.catalog import simulator_of
+from podrace.specification.data_leakage import ancestor_leak
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
 
 KEY = "evolution.ancestor_agent_id"
@@ -32,7 +34,9 @@ def tournament_of(agent_id: str) -> str:
 
 
 def mismatch(spec: TournamentSpec, ancestor_spec: TournamentSpec) -> str:
-    """Returns why the checkpoint files of one tournament do not fit the other; empty if they fit.
+    """Returns why a tournament cannot start from an agent of another one; empty if it can.
+
+    The checkpoint files must fit, and the agent must not know the data that the tournament evaluates on.
 
     Args:
         spec: Specification of the tournament that starts from an agent.
@@ -44,13 +48,14 @@ def mismatch(spec: TournamentSpec, ancestor_spec: TournamentSpec) -> str:
         return (
             f"{where}: was trained on {there.id!r}, but environment.id = {here.id!r}: observations and actions differ"
         )
-    for name in SHAPING.get(here.id, ()):
+    for name in SHAPING.get(simulator_of(here), ()):
         if _option(here.options, name) != _option(there.options, name):
             return (
                 f"{where}: was trained with environment.options.{name} = {_option(there.options, name)!r}, not"
                 f" {_option(here.options, name)!r}: observations and actions differ"
             )
-    return ""
+    leak = ancestor_leak(spec, ancestor_spec)
+    return leak and f"{where}: {leak}"
 
 
 def _option(options: Struct, name: str) -> object:

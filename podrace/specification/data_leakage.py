@@ -18,8 +18,13 @@ CUTS = ("path", "train_start", "train_end", "validation_end", "backtest_end")
 FOLD_CUTS = ("folds", "embargo_bars", "tickers", "turbulence_threshold", "turbulence_days")
 """Options that place validation folds: their number and distance, the days that have prices of all stocks, and the
 look-back of the features."""
+_PLACING = ("train_start", "train_end", "validation_end", *FOLD_CUTS)
+"""All options that determine which days belong to folds."""
 SPLIT_SIMULATORS = ("stocks",)
 """Simulators that have these options."""
+DEFAULT_DATES = {"train_end": "2010-01-01", "validation_end": "2011-07-01"}
+"""Values of options that are not given, except for synthetic prices, whose dates depend on their path."""
+REMEDY = "or start without an ancestor (continuous training: with another --name)"
 
 Options = Mapping[str, Any]
 
@@ -42,6 +47,77 @@ def leak(spec: TournamentSpec) -> str:
     reports = {name: json_format.MessageToDict(report.options) for name, report in sorted(spec.reports.items())}
     found = (_report_leak(name, given, options) for name, options in reports.items())
     return _evaluation_leak(given, evaluated) or next(filter(None, found), "")
+
+
+def ancestor_leak(spec: TournamentSpec, ancestor_spec: TournamentSpec) -> str:
+    """Returns how an agent was trained or selected on data that another tournament evaluates on; empty if it was not.
+
+    Training without folds may end later than that of the ancestor. Folds are spread over the time of training, so they
+    must lie where the ancestor's training left them out, or after all its data. Dates that the options do not determine
+    are not compared.
+
+    Args:
+        spec: Specification of the tournament that starts from the agent.
+        ancestor_spec: Specification of the tournament of that agent.
+    """
+    if simulator_of(spec.environment) not in SPLIT_SIMULATORS:
+        return ""
+    here, there = (json_format.MessageToDict(one.environment.options) for one in (spec, ancestor_spec))
+    moved = next((name for name in _PLACING if _value(here, name) != _value(there, name)), "")
+    if here.get("folds") and not moved:
+        return ""
+    trained, validated = _trained_until(there), _validated_from(here)
+    if validated == date.min or (trained and validated and trained > validated):
+        if here.get("folds"):
+            return (
+                f"its training data contains days of the folds here, because environment.options.{moved} ="
+                f" {_shown(here, moved)} was {_shown(there, moved)}: keep the options that place folds, {REMEDY}"
+            )
+        return (
+            f"was trained on data until {trained}, but validation begins on {validated}: set"
+            f" environment.options.train_end to {trained} or later, {REMEDY}"
+        )
+    selected, reported = _date(there, "validation_end"), _date(here, "validation_end")
+    if selected and reported and selected > reported:
+        return (
+            f"was selected on data until {selected}, but the backtest begins on {reported}: set"
+            f" environment.options.validation_end to {selected} or later, {REMEDY}"
+        )
+    return ""
+
+
+def _trained_until(options: Options) -> date | None:
+    """Returns the day before which all days of training are; None if it is not known."""
+    to_the_end = options.get("folds") or options.get("split") == VALIDATION_SPLIT
+    return _date(options, "validation_end" if to_the_end else "train_end")
+
+
+def _validated_from(options: Options) -> date | None:
+    """Returns the first day that may belong to validation; None if it is not known."""
+    if options.get("folds"):
+        return _date(options, "train_start") if options.get("train_start") else date.min
+    return _date(options, "train_end")
+
+
+def _value(options: Options, name: str) -> object:
+    """Returns an option; None if it is not set, 0 or empty."""
+    return options.get(name) or DEFAULT_DATES.get(name)
+
+
+def _shown(options: Options, name: str) -> str:
+    value = _value(options, name)
+    return "not set" if value is None else repr(value)
+
+
+def _date(options: Options, name: str) -> date | None:
+    """Returns a date of the options; None if it is malformed, or depends on synthetic prices."""
+    path = options.get("path") or ("synthetic:" if options.get("layout") == "minute" else "")
+    if not options.get(name) and str(path).startswith("synthetic:"):
+        return None
+    try:
+        return date.fromisoformat(str(_value(options, name)))
+    except ValueError:
+        return None
 
 
 def _evaluation_leak(given: Options, evaluated: Options) -> str:

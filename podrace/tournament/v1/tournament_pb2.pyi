@@ -1621,7 +1621,7 @@ class EvolutionSpec(_message.Message):
     parents yet, would otherwise all be fresh. Those with the ancestor's algorithm start from the checkpoint files of
     the ancestor's best candidate instead; if there are several, the last of them stays fresh. Generating the first
     agent fails (BAD_SPEC) if environment, algorithm or structural hyperparameters (those that shape networks and
-    memories) differ. Default: none, all first agents are fresh.
+    memories) differ, or if the ancestor knows data that this tournament evaluates on (`stocks`). Default: none, all first agents are fresh.
     """
     founder_share: _builtins.float
     """`incumbent`: share of one pod's time that the founders get, even if others lead, and before challengers do. The
