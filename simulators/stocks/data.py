@@ -2,8 +2,9 @@
 
 Array files (simulators.stocks.bars) are already checked and aligned, and so are synthetic prices
 (simulators.stocks.synthetic). A file of daily prices (CSV or Parquet) has the columns date, ticker, high, low, close
-and, optionally, adj_close. Other columns (open, volume) are ignored, because the state does not use them. With
-adj_close, the prices of a day are multiplied by adj_close / close, which removes splits and dividends from the returns.
+and, optionally, adj_close, which may also be written `Adj Close`. Other columns (open, volume) are ignored, because the
+state does not use them. With adj_close, the prices of a day are multiplied by adj_close / close, which removes splits
+and dividends from the returns.
 
 Errors name rows and columns and never quote what a file contains: a user who can read the error of a tournament may not
 be allowed to read the file.
@@ -29,6 +30,7 @@ from simulators.options import closest
 from simulators.stocks.bars import Array, Bars, Flags, read_bars
 from simulators.stocks.folds import LEAST_ROWS
 from simulators.stocks.options import SPLITS, StockOptions
+from simulators.stocks.sources import with_plain_names
 from simulators.stocks.synthetic import is_synthetic, synthesize
 
 BUILT_IN = "built-in prices"
@@ -163,7 +165,7 @@ def _read(path: str, allowed: Allowed) -> pd.DataFrame:
         raise InvalidArgument(
             f"option 'path': {path} cannot be read as a table of prices ({type(error).__name__})"
         ) from None
-    frame = frame.reset_index(drop=True).rename(columns=str.lower)
+    frame = with_plain_names(path, frame.reset_index(drop=True), symbol="ticker")
     missing = [column for column in _REQUIRED_COLUMNS if column not in frame]
     if missing:
         known = [column for column in _KNOWN_COLUMNS if column in frame]

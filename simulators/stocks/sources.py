@@ -106,12 +106,28 @@ def _read_file(file: Path) -> pd.DataFrame:
         raise Unimplemented(f"{file}: reading Parquet needs pyarrow: pip install pyarrow, or use CSV") from error
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    return _lower_case(frame)
+    return with_plain_names(str(file), frame)
 
 
-def _lower_case(frame: pd.DataFrame) -> pd.DataFrame:
-    names = {name: str(name).strip().lower().replace(" ", "_") for name in frame.columns}
-    return frame.rename(columns=names).rename(columns={"ticker": "symbol"})
+def with_plain_names(source: str, frame: pd.DataFrame, symbol: str = "symbol") -> pd.DataFrame:
+    """Renames columns to the names that are used here: `Adj Close` becomes adj_close.
+
+    Args:
+        source: Origin of the table, for error messages.
+        frame: The table.
+        symbol: New name of a column `ticker`.
+
+    Raises:
+        InvalidArgument: A column that is used appears twice.
+    """
+    # pandas renames the second column `close` of a CSV file to `close.1`.
+    written = [re.sub(r"\.\d+$", "", str(name)) for name in frame.columns]
+    names = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") for name in written]
+    names = [symbol if name == "ticker" else name for name in names]
+    twice = [name for name in (symbol, *TIME_COLUMNS, *NUMBERS, "adj_close") if names.count(name) > 1]
+    if twice:
+        raise InvalidArgument(f"{source}: the column {twice[0]} appears twice; keep one of them")
+    return frame.set_axis(names, axis=1)
 
 
 # --- services ----------------------------------------------------------------------------------------------------
@@ -149,7 +165,9 @@ def _ask_yfinance(query: Query) -> pd.DataFrame:
     if table is None or table.empty:
         return pd.DataFrame(columns=["symbol"])
     frames = [
-        _lower_case(table[symbol].dropna(how="all").rename_axis("time").reset_index()).assign(symbol=symbol)
+        with_plain_names(symbol, table[symbol].dropna(how="all").rename_axis("time").reset_index()).assign(
+            symbol=symbol
+        )
         for symbol in query.symbols
         if symbol in table.columns.get_level_values(0)
     ]
@@ -175,7 +193,7 @@ def _ask_alpaca(query: Query) -> pd.DataFrame:
         adjustment=Adjustment.ALL,
     )
     table = StockHistoricalDataClient(key, secret).get_stock_bars(request).df
-    return pd.DataFrame(columns=["symbol"]) if table.empty else _lower_case(table.reset_index())
+    return pd.DataFrame(columns=["symbol"]) if table.empty else with_plain_names("alpaca", table.reset_index())
 
 
 _SERVICES: dict[str, Callable[[Query], pd.DataFrame]] = {"yfinance": _ask_yfinance, "alpaca": _ask_alpaca}

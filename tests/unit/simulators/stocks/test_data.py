@@ -112,6 +112,22 @@ def test_a_date_is_the_day_as_written_for_any_time_and_zone(tmp_path: Path) -> N
     assert load_prices(write(tmp_path, text)).dates.astype(str).tolist() == ["2020-01-03", "2020-01-06"]
 
 
+def test_prices_are_adjusted_for_every_spelling_of_the_adjusted_close(tmp_path: Path) -> None:
+    rows = "2020-01-02,A,105,95,100,25\n2020-01-03,A,27,24,26,26\n"
+    for number, name in enumerate(("adj_close", "Adj Close", "ADJ. CLOSE")):
+        file = tmp_path / f"{number}.csv"
+        file.write_text(f"Date,Ticker,High,Low,Close,{name}\n{rows}")
+        np.testing.assert_allclose(load_prices(str(file)).close, [[25], [26]])
+
+
+@pytest.mark.parametrize("second", ["close", "Close"])
+def test_a_column_that_appears_twice_is_refused(tmp_path: Path, second: str) -> None:
+    file = tmp_path / "twice.csv"
+    file.write_text(f"date,ticker,high,low,close,{second}\n2020-01-02,A,1,1,1,2\n")
+    with pytest.raises(InvalidArgument, match=r"twice\.csv: the column close appears twice; keep one of them$"):
+        load_prices(str(file))
+
+
 def test_stocks_without_a_common_day_are_refused(tmp_path: Path) -> None:
     text = "date,ticker,high,low,close\n2020-01-02,A,1,1,1\n2020-01-03,B,1,1,1\n"
     with pytest.raises(InvalidArgument, match="no day has prices of all of A, B"):

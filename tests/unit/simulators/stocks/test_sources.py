@@ -86,6 +86,12 @@ def test_columns_may_have_other_names_and_missing_ones_are_named(tmp_path: Path)
         read(tmp_path, "symbol,open,high,low,close\nA,1,1,1,1\n")
 
 
+@pytest.mark.parametrize(("second", "named"), [("ticker", "symbol"), ("close", "close"), ("Close", "close")])
+def test_a_column_that_appears_twice_is_refused(tmp_path: Path, second: str, named: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"the column {named} appears twice; keep one of them$"):
+        read(tmp_path, HEAD.strip() + f",{second}\n2022-03-01,A" + NUMBERS.strip() + ",1\n")
+
+
 def test_a_folder_has_one_file_per_symbol(tmp_path: Path) -> None:
     folder = tmp_path / "prices"
     folder.mkdir()
