@@ -131,10 +131,15 @@ class Scorer:
         self._task = asyncio.create_task(self._score(frozen, held))
 
     async def settle(self) -> None:
-        """Waits for the evaluation under way, if any, and raises its error; cancellation is not an error."""
-        task, self._task = self._task, None
+        """Waits for the evaluation under way, if any, and raises its error; cancellation is not an error.
+
+        A stop cancels it meanwhile as well.
+        """
+        task = self._task
         if task:
             await asyncio.wait([task])
+            if self._task is task:
+                self._task = None
             if not task.cancelled():
                 task.result()
 

@@ -303,6 +303,28 @@ async def test_a_rated_policy_also_plays_against_the_opponents_of_the_plan(monke
     assert evaluation.wall_seconds == 1.5
 
 
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_stop_cancels_the_evaluation_under_way_also_while_it_is_waited_for(waits):
+    began, endless = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def evaluate(*_, **__):
+        began.set()
+        return await endless
+
+    stop, released = asyncio.get_running_loop().create_future(), []
+    spec = TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8))
+    pod, lease = SimpleNamespace(evaluate=evaluate), SimpleNamespace(stop=stop, evaluation_epoch=0)
+    scorer = Scorer(pod, SimpleNamespace(), unseen_progress(), lease, spec, EvaluationTime(), started=0.0)
+    frozen = SimpleNamespace(counters=SimpleNamespace(policy_version=3))
+    scorer.start(frozen, SimpleNamespace(release=lambda: released.append(1)))
+    waiting = asyncio.create_task(scorer.settle()) if waits else None
+    await began.wait()
+    stop.set_result("drain")
+    async with asyncio.timeout(10):
+        await (waiting or scorer.settle())
+    assert (endless.cancelled(), released, scorer.busy, scorer.scored_version) == (True, [1], False, -1)
+
+
 async def test_a_lost_role_does_not_wait_for_a_policy_that_is_being_published():
     """The store may be full: publishing then takes minutes, and the roles are needed at once."""
     pod, accepted = Pod(), asyncio.Event()
