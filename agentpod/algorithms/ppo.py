@@ -27,6 +27,8 @@ from podrace.errors import InvalidArgument
 
 RATE_FACTOR, LOWEST_RATE, HIGHEST_RATE = 1.5, 1e-5, 1e-2
 """Factor and bounds of the adaptive learning rate (Rudin et al. 2022, table 7 and implementation)."""
+INITIAL_RATE = "initial_learning_rate"
+"""Name of the hyperparameter `learning_rate` in the state."""
 
 
 @dataclass(frozen=True)
@@ -234,15 +236,26 @@ class PPO(OnPolicy):
         return torch.stack((value_loss, *terms, self._optimizer.step()))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Adds the adaptive learning rate; see Algorithm.state_dict."""
-        return {**super().state_dict(), "learning_rate": self._optimizer.rate.clone()}
+        """Adds the adaptive learning rate and its initial value; see Algorithm.state_dict."""
+        return {
+            **super().state_dict(),
+            "learning_rate": self._optimizer.rate.clone(),
+            INITIAL_RATE: torch.tensor(self.hyperparameters.learning_rate, dtype=torch.float64),
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """See Algorithm.load_state_dict."""
-        super().load_state_dict(state)
+        """See Algorithm.load_state_dict.
+
+        An adapted rate is multiplied by the ratio of the hyperparameter to that of the saved algorithm, which may be a
+        parent's. Release 0.1.0 did not save it; the ratio is then 1.
+        """
+        own = self.hyperparameters.learning_rate
+        saved = {INITIAL_RATE: torch.tensor(own, dtype=torch.float64), **state}
+        super().load_state_dict(saved)
         # Without adaptation the hyperparameters determine the rate, which may differ between parent and child.
         if self.hyperparameters.desired_kl > 0:
-            self._optimizer.rate.copy_(state["learning_rate"])
+            rate, initial = saved["learning_rate"], float(saved[INITIAL_RATE])
+            self._optimizer.rate.copy_(rate if own == initial else rate * (own / initial))
 
     def fusible(self) -> Fusible:
         """See Algorithm.fusible."""

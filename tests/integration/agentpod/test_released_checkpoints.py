@@ -25,7 +25,7 @@ ENVIRONMENT = "cartpole"
 OF_RUNNING_EPISODES = {"return_carry"}
 """Tensors that start again because an agent that is restored begins new episodes."""
 
-LATER = {"environment_steps"}
+LATER = {"environment_steps", "initial_learning_rate"}
 """Tensors that version 0.1.0 does not save."""
 
 

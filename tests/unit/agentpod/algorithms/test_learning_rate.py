@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from experience import LANES, Course, new_algorithm
 
 from podrace.errors import InvalidArgument
@@ -106,6 +107,33 @@ def test_a_state_without_counted_steps_continues_as_if_all_rollouts_had_been_of_
     again.load_state_dict(resumed.state_dict())
     assert next_rate(resumed) == next_rate(again) == pytest.approx(0.01 * (1.0 - 3 * 16 * LANES / 1000))
     assert resumed.environment_steps == again.environment_steps == 4 * 16 * LANES
+
+
+def adapted(**settings: object) -> Any:
+    return new_algorithm("ppo", "continuous", desired_kl=10.0, **settings)
+
+
+def test_a_child_with_half_the_learning_rate_begins_with_half_the_adapted_rate_of_its_parent() -> None:
+    parent, child, own = adapted(learning_rate=1e-3), adapted(learning_rate=5e-4), adapted(learning_rate=5e-4)
+    next_rate(parent)
+    child.load_state_dict(parent.state_dict())
+    assert float(parent._optimizer.rate) == pytest.approx(1.5e-3)
+    assert float(child._optimizer.rate) == pytest.approx(0.75e-3)
+    # A continuation of the child has the hyperparameter of its state.
+    own.load_state_dict(child.state_dict())
+    assert torch.equal(own._optimizer.rate, child._optimizer.rate)
+
+
+@pytest.mark.parametrize("rate", [1e-3, 7e-5])
+def test_a_continuation_has_the_adapted_rate_to_the_bit(rate: float) -> None:
+    algorithm, resumed, old = (adapted(learning_rate=rate) for _ in range(3))
+    next_rate(algorithm)
+    state = algorithm.state_dict()
+    resumed.load_state_dict(state)
+    assert torch.equal(resumed._optimizer.rate, algorithm._optimizer.rate)
+    del state["initial_learning_rate"]
+    old.load_state_dict(state)
+    assert torch.equal(old._optimizer.rate, algorithm._optimizer.rate)
 
 
 def test_two_schedules_for_the_learning_rate_are_refused() -> None:
