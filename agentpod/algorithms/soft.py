@@ -26,7 +26,8 @@ class SoftSettings(OffPolicySettings):
     critic_reduction: str = "min"
     """Reduction over critics, `min` or `mean`, for the actor loss and for targets without a subset."""
     initial_temperature: float = 1.0
-    """Initial alpha, the weight of the entropy relative to the return."""
+    """Initial alpha, the weight of the entropy relative to the return. With an automatic temperature, a child begins
+    with the present alpha of its parent."""
     automatic_temperature: bool = True
     """Whether the temperature is adapted to reach the target entropy."""
     target_entropy_scale: float = 1.0

@@ -74,9 +74,7 @@ _SCHEDULE = {
     "learning_rate_steps": Hyperparameter(
         0, "environment steps of a learner over which the learning rate decays; 0: constant", 0, 1e12
     ),
-    "final_learning_rate": Hyperparameter(
-        0.05, "learning rate after the decay, as a fraction of learning_rate", 0.0, 1.0
-    ),
+    "final_learning_rate": Hyperparameter(0.05, "learning rate after the decay, relative to learning_rate", 0.0, 1.0),
 }
 
 _ON_POLICY = {
@@ -236,12 +234,13 @@ TD3 = Algorithm(
     },
 )
 
+_TEMPERATURE = "initial weight of the entropy; with automatic_temperature, a child begins with its parent's weight"
 _SOFT = {
     **_OFF_POLICY,
     "critics": Hyperparameter(2, "critics in the ensemble", 1, 100, structural=True),
     "critic_subset": Hyperparameter(0, "critics drawn for each target (REDQ); 0: all", 0, 100),
     "critic_reduction": Hyperparameter("min", "how the values of the critics are combined", choices=("min", "mean")),
-    "initial_temperature": Hyperparameter(1.0, "initial weight of the entropy", 1e-8, 1e4, scale="log"),
+    "initial_temperature": Hyperparameter(1.0, _TEMPERATURE, 1e-8, 1e4, scale="log"),
     "automatic_temperature": Hyperparameter(True, "adapt the weight of the entropy to reach the target entropy"),
     "target_entropy_scale": Hyperparameter(
         1.0,
