@@ -183,23 +183,48 @@ class GreedyValues:
 
 
 class MaskedGreedyValues(GreedyValues):
-    """As GreedyValues, over the valid actions only: invalid ones have the value MASKED, and are never explored."""
+    """As GreedyValues, over the valid actions only: invalid ones have the value MASKED, and are never explored.
+
+    If no action is valid, all are explored.
+    """
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """Returns a random valid choice where the first noise is below epsilon, else the best one: int64 [...]."""
         coin, place = noise.unbind(-1)
         valid = outputs[..., self._first :] > MASKED
+        valid = valid | valid.any(-1, keepdim=True).logical_not()
         # The k-th valid choice is preceded by all places where at most k valid ones were seen.
         chosen = (place * valid.sum(-1)).long().unsqueeze(-1)
         anything = (valid.cumsum(-1) <= chosen).sum(-1).clamp_(max=valid.shape[-1] - 1)
         return torch.where(coin < self.exploration, anything, self.mode(outputs))
 
 
+class MaskedCategorical(Categorical):
+    """As Categorical, if outputs may be MASKED: where all are, the choices are equally probable."""
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """See Categorical.sample. The sum is float64: MASKED plus noise is rounded to a multiple of 8 in float32."""
+        return (outputs.double() + noise).argmax(-1)
+
+
+class MaskedMultiCategorical(MultiCategorical):
+    """As MultiCategorical, with elements that are MaskedCategorical."""
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """See MaskedCategorical.sample."""
+        return self.mode(outputs.double() + noise)
+
+
 def masked_head(head: Head) -> Head:
-    """Returns the head of a policy with an action mask; only exploration by uniform choices depends on it."""
-    if not isinstance(head, GreedyValues):
-        return head
-    return MaskedGreedyValues(head.choices, head.exploration, dueling=head.output_count > head.choices)
+    """Returns the head of a policy with an action mask. Only sampling depends on it."""
+    match head:
+        case GreedyValues():
+            return MaskedGreedyValues(head.choices, head.exploration, dueling=head.output_count > head.choices)
+        case Categorical():
+            return MaskedCategorical(head.output_count)
+        case MultiCategorical():
+            return MaskedMultiCategorical(head.choices)
+    return head
 
 
 def dueling_values(outputs: Tensor) -> Tensor:

@@ -222,14 +222,17 @@ class MultiCategorical:
 
     The outputs are the unnormalized log-probabilities of the first element's choices, then of the second's, and so on.
     Log-probabilities and entropies are the sums over the elements.
+
+    Attributes:
+        choices: Number of choices of each element.
     """
 
     def __init__(self, choices: Sequence[int]) -> None:
         self.output_count = sum(choices)
-        self._choices, self._parts = list(choices), [Categorical(n) for n in choices]
+        self.choices, self._parts = list(choices), [Categorical(n) for n in choices]
 
     def _split(self, outputs: Tensor) -> Iterator[tuple[Categorical, Tensor]]:
-        return zip(self._parts, outputs.split_with_sizes(self._choices, -1), strict=True)
+        return zip(self._parts, outputs.split_with_sizes(self.choices, -1), strict=True)
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draws standard Gumbel noise: [*leading, output_count]."""

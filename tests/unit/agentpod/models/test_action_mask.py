@@ -158,6 +158,30 @@ def test_a_mask_that_allows_nothing_gives_finite_numbers_and_no_gradient() -> No
     assert (mask.backward(backward(torch.ones(3), 1.0)[0], seen) == 0.0).all()
 
 
+@pytest.mark.parametrize(
+    ("space", "head"), [(ONE, "stochastic"), (TWO, "stochastic"), (ONE, "values"), (ONE, "dueling")]
+)
+def test_a_mask_that_allows_nothing_makes_all_choices_equally_probable(space: Space, head: str) -> None:
+    policy, count = Policy(OBSERVED, space, NetworkSpec(head=head)), 30_000
+    policy.initialize(torch.Generator().manual_seed(0), 1.0)
+    policy.set_head_parameter("exploration", 1.0)
+    groups = (CHOICES,) if space is ONE else (2, 3)
+    drawn = policy.act(torch.zeros(count, 2 + CHOICES), policy.noise((count,), torch.Generator().manual_seed(1)))
+    for size, chosen in zip(groups, drawn.view(count, -1).unbind(1), strict=True):
+        found = chosen.bincount(minlength=size) / count
+        torch.testing.assert_close(found, torch.full((size,), 1.0 / size), rtol=0.0, atol=0.012)
+
+
+def test_an_element_without_a_valid_choice_does_not_change_the_others() -> None:
+    policy, count = Policy(OBSERVED, TWO, NetworkSpec()), 30_000
+    seen = torch.zeros(count, 2 + CHOICES)
+    seen[:, 3] = 1.0
+    drawn = policy.act(seen, policy.noise((count,), torch.Generator().manual_seed(1)))
+    assert (drawn[:, 0] == 1).all()
+    found = drawn[:, 1].bincount(minlength=3) / count
+    torch.testing.assert_close(found, torch.full((3,), 1.0 / 3.0), rtol=0.0, atol=0.012)
+
+
 def test_masked_choices_of_two_elements_are_those_of_each() -> None:
     mask = output_mask(OBSERVED, TWO, "stochastic")
     assert mask is not None
