@@ -298,7 +298,7 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
         """Reviews the agents in training; see the contract."""
         self._owners.check_known(request.tournament_id, current_principal())
         found = await self._generator.review(request.tournament_id)
-        # Agents that do not fit are listed in the next review.
+        # What does not fit is listed in the next review.
         stops = fitting(
             pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.stops.items())
         )
@@ -306,7 +306,7 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
         verification, waiting = await self._state.transact(wanted_verification, request.tournament_id)
         return pb.ReviewAgentsResponse(
             stops=stops,
-            refusals=refusals,
+            refusals=fitting(refusals),
             verification=verification,
             waiting=waiting,
             incumbent=pb.Incumbent(**dataclasses.asdict(found.improvement)) if found.improvement else None,

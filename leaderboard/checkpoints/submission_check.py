@@ -9,7 +9,7 @@ import structlog
 from leaderboard.checkpoints.manifest_check import Expected, first_problem, shape_problem
 from leaderboard.checkpoints.reader import CheckpointReader, SubmitRequest
 from leaderboard.store import records
-from leaderboard.store.refusal_records import add_refusal
+from leaderboard.store.refusal_records import LONGEST_MESSAGE, add_refusal
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, Transaction
@@ -22,8 +22,6 @@ CHECK_SECONDS = prometheus_client.Histogram(
 REFUSED = prometheus_client.Counter(
     "podrace_leaderboard_submissions_refused", "Submissions refused because of what they contain", ["reason"]
 )
-LONGEST_MESSAGE = 500
-"""Characters of the message of a recorded refusal. It may quote a checkpoint, whose texts can have any length."""
 _log = structlog.get_logger(__name__)
 
 

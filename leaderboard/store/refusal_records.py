@@ -7,6 +7,8 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Refusal
 MOST_REFUSALS = 1000
 """Refusals of a tournament that are kept; a pod that submits nonsense without end must not fill the database."""
 PAGE_SIZE = 100
+LONGEST_MESSAGE = 500
+"""Characters of the message of a refusal. It may quote a checkpoint, whose texts can have any length."""
 
 
 def add_refusal(transaction: Transaction, tournament_id: str, draft: Refusal) -> bool:
@@ -54,11 +56,15 @@ def count_refusals(transaction: Transaction, tournament_id: str, agent_id: str, 
 
 
 def refusals_after(transaction: Transaction, tournament_id: str, number: int) -> list[Refusal]:
-    """Returns the refusals of a tournament after a number, at most PAGE_SIZE, in order."""
+    """Returns the refusals of a tournament after a number, at most PAGE_SIZE, in order; their messages are cut."""
     rows = transaction.execute(
         "SELECT refusal FROM refusals WHERE tournament_id = ? AND number > ? ORDER BY number LIMIT ?",
         tournament_id,
         number,
         PAGE_SIZE,
     )
-    return [Refusal.FromString(data) for (data,) in rows]
+    found = [Refusal.FromString(data) for (data,) in rows]
+    for refusal in found:
+        # Recorded by a version that did not cut it.
+        refusal.message = refusal.message[:LONGEST_MESSAGE]
+    return found

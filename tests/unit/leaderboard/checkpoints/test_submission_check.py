@@ -11,8 +11,7 @@ from policy_files import manifest_of, policy_file, safetensors
 
 from leaderboard.checkpoints import submission_check
 from leaderboard.checkpoints.manifest_check import Problem
-from leaderboard.checkpoints.submission_check import LONGEST_MESSAGE
-from leaderboard.store.refusal_records import refusals_after
+from leaderboard.store.refusal_records import LONGEST_MESSAGE, refusals_after
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.errors import InvalidArgument
