@@ -1,7 +1,7 @@
 """Exports the checkpoints of a folder: `python -m agentpod.export FOLDER`, run by `podrace export`.
 
-The folder has `request.json` and a folder for each member with `manifest.json` and its parts. The exported files are
-written to it, and the result is printed as one JSON value.
+The folder has `request.json`, with the specification of the tournament, and a folder for each member with
+`manifest.json` and its parts. The exported files are written to it, and the result is printed as one JSON value.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from google.protobuf import json_format
 
 from agentpod.export import comparison
 from agentpod.export.network_graph import network_nodes
@@ -22,12 +23,14 @@ from agentpod.models.policy import Policy
 from podrace.checkpoint_store.manifest import manifest_from_bytes
 from podrace.client.delivery import FetchedCheckpoint
 from podrace.digests import digest
-from podrace.errors import PodraceError
+from podrace.errors import InvalidArgument, PodraceError
 from podrace.limits.config import NOTHING
 from podrace.policy import loading, runtime
 from podrace.policy.agents import of_agent
 from podrace.printable import printable
+from podrace.specification.declared_algorithms import NETWORK_CLASS, names_code
 from podrace.tensor_transport.codec import decode
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 from simulators.base import Simulator
 from simulators.messages import make_simulator
 
@@ -51,11 +54,13 @@ def export(folder: Path) -> dict[str, Any]:
 
     Raises:
         DataLoss: An exported policy acts differently from the torch policy.
+        InvalidArgument: A policy has a network that the specification in the request does not name.
         PodraceError: A checkpoint cannot be read.
     """
     request = json.loads((folder / "request.json").read_text())
     checkpoints = [of_agent(_read(folder / digest_), request["agent"]) for digest_ in request["members"]]
-    policies = [_policy(checkpoint) for checkpoint in checkpoints]
+    spec = json_format.ParseDict(request["spec"], TournamentSpec(), ignore_unknown_fields=True)
+    policies = [_policy(checkpoint, spec) for checkpoint in checkpoints]
     networks = {one.manifest_digest: network_nodes(policy) for one, policy in zip(checkpoints, policies, strict=True)}
     data = b""
     if "onnx" in request["formats"] or not any(networks.values()):
@@ -83,8 +88,15 @@ def _read(folder: Path) -> FetchedCheckpoint:
     return FetchedCheckpoint(folder.name, data, manifest_from_bytes(data), parts)
 
 
-def _policy(checkpoint: FetchedCheckpoint) -> Policy:
+def _policy(checkpoint: FetchedCheckpoint, spec: TournamentSpec) -> Policy:
+    """Rebuilds the policy of a checkpoint. A manifest decides no import: the specification must name its network."""
     description = loading.described(checkpoint)
+    if not names_code(spec, NETWORK_CLASS, address := description.network_class):
+        shown = checkpoint.manifest_digest[:12]
+        raise InvalidArgument(
+            f"checkpoint {shown}: network_class = {address[:100]!r}: the specification of its tournament does not name"
+            " this network"
+        )
     policy = policy_of(description)
     load_policy(policy.tensors(), decode(checkpoint.parts[description.part])[0])
     policy.load(policy.flat.clone())

@@ -59,9 +59,9 @@ def policies_of_agents(policy: Policy) -> dict[str, Policy]:
 
 
 def described_network(policies: Mapping[str, PolicyDescription]) -> NetworkSpec:
-    """Returns the structure of the policies of a checkpoint; raises InvalidArgument as `policy_of` does."""
+    """Returns the structure of the policies of a checkpoint; raises as `network_of`."""
     first = next(iter(policies.values()))
-    network = policy_of(first).network
+    network = network_of(first)
     return replace(network, share_parameters=False) if first.HasField("agent_index") else network
 
 
@@ -147,18 +147,18 @@ def described_space(message: SpaceDescription) -> Space:
     )
 
 
-def policy_of(description: PolicyDescription) -> Policy:
-    """Builds a policy from its description; its tensors are 0 until they are loaded.
+def network_of(description: PolicyDescription) -> NetworkSpec:
+    """Returns the structure of a policy. The class that the description may name is not imported.
 
     Raises:
-        InvalidArgument: The description has steps, spaces or a network that this build does not know.
+        InvalidArgument: The description has steps or a network that this build does not know.
     """
     if description.steps_version != STEPS_VERSION:
         raise InvalidArgument(
             f"a policy with version {description.steps_version} of the steps: this build knows {STEPS_VERSION};"
             " update podrace"
         )
-    network = NetworkSpec(
+    return NetworkSpec(
         hidden_sizes=tuple(description.hidden_sizes),
         activation=description.activation,
         normalize_observations=description.normalization == "statistics",
@@ -168,6 +168,17 @@ def policy_of(description: PolicyDescription) -> Policy:
         network_class=description.network_class,
         network_options=tuple(sorted(description.network_options.items())),
     )
+
+
+def policy_of(description: PolicyDescription) -> Policy:
+    """Builds a policy from its description; its tensors are 0 until they are loaded.
+
+    Imports the class that the description names (`network_class`). Check before that the specification names it.
+
+    Raises:
+        InvalidArgument: The description has steps, spaces or a network that this build does not know.
+    """
+    network = network_of(description)
     spaces = described_space(description.observation_space), described_space(description.action_space)
     return Policy(*spaces, network)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from google.protobuf import json_format
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.cli import session
@@ -100,7 +101,12 @@ async def _export(
             for part in ("policy", "test_vectors"):
                 if part in one.parts:
                     (work / one.manifest_digest / part).write_bytes(one.parts[part])
-        request = {"members": [one.manifest_digest for one in fetched], "formats": list(formats), "agent": agent}
+        request = {
+            "members": [one.manifest_digest for one in fetched],
+            "formats": list(formats),
+            "agent": agent,
+            "spec": json_format.MessageToDict(tournament.spec),
+        }
         (work / "request.json").write_text(json.dumps(request))
         compared = json.loads(await run_module("agentpod.export", work, command="export"))
         facts = card(tournament, members, compared, agent)
