@@ -5,15 +5,20 @@ prometheus_client; each package declares its own next to the code that updates t
 """
 
 import contextlib
+import io
 import logging
 import os
 import re
+import socket
+import socketserver
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import prometheus_client
 import structlog
@@ -26,6 +31,17 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
 
     from structlog.typing import ExcInfo
+
+MOST_CONNECTIONS = 32
+"""Connections of the metrics endpoint at a time; each has a thread. Further ones are closed at once."""
+SILENT_SECONDS = 5.0
+"""Time after which the endpoint closes a connection that sends or accepts nothing."""
+CONNECTION_SECONDS = 15.0
+"""Time after which the endpoint closes a connection that sends or accepts data slowly."""
+ACCEPT_PAUSE_SECONDS = 0.1
+"""Pause after a connection could not be accepted, for instance without a free file descriptor."""
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,22 +97,89 @@ def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | 
     if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise InvalidArgument(f"metrics_listen = {config.metrics_listen!r}: expected host:port, the port up to 65535")
     try:
-        server, _ = prometheus_client.start_http_server(int(port), addr=host)
+        server = _MetricsServer(host, int(port), _with_pages(prometheus_client.make_wsgi_app(), pages or {}))
     except OSError as error:
         raise Unavailable(
             f"cannot serve metrics on {config.metrics_listen}: {error.strerror}; choose another"
         ) from None
-    if pages:
-        server.set_app(_with_pages(prometheus_client.make_wsgi_app(), pages))
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return f"{host}:{server.server_port}"
+
+
+class _Handler(WSGIRequestHandler):
+    """Answers one request of a connection, and writes nothing to the log: anyone can send requests."""
+
+    timeout = SILENT_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing."""
+
+    def get_stderr(self) -> IO[str]:
+        """Returns where wsgiref writes the traceback of an answer that could not be sent."""
+        return io.StringIO()
+
+
+class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
+    """HTTP server with a limited number of connections, each of which lasts a limited time."""
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, host: str, port: int, application: "WSGIApplication") -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        self._opened: dict[Any, float] = {}
+        """Time at which each connection was accepted."""
+        super().__init__((str(found[0][4][0]), port), _Handler)
+        self.set_app(application)
+
+    def get_request(self) -> Any:
+        """Accepts a connection."""
+        try:
+            return super().get_request()
+        except OSError:
+            # The socket stays readable, so the loop would try again without a pause.
+            time.sleep(ACCEPT_PAUSE_SECONDS)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for a connection."""
+        return len(self._opened) < MOST_CONNECTIONS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts the thread of a connection."""
+        self._opened[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        super().shutdown_request(request)
+        self._opened.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Ends connections that have lasted too long; called by the loop at least twice a second."""
+        oldest = time.monotonic() - CONNECTION_SECONDS
+        for connection, opened in list(self._opened.items()):
+            if opened < oldest:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs an error of the endpoint; a connection that ends early, or is silent, is none."""
+        if not isinstance(sys.exception(), OSError):
+            _log.exception("a connection of the metrics endpoint failed")
 
 
 def _with_pages(metrics: "WSGIApplication", pages: Mapping[str, Page]) -> "WSGIApplication":
     def answer(environ: dict[str, Any], start_response: "StartResponse") -> Iterable[bytes]:
         page = pages.get(environ["PATH_INFO"])
-        if page is None:
-            return metrics(environ, start_response)
-        content = page()
+        try:
+            if page is None:
+                return metrics(environ, start_response)
+            content = page()
+        except Exception:
+            _log.exception("a page of the metrics endpoint failed", path=environ["PATH_INFO"])
+            raise
         if content is None:
             start_response("503 Service Unavailable", [("Content-Length", "0")])
             return []

@@ -1,10 +1,13 @@
 """Tests log lines and the metrics endpoint."""
 
+import contextlib
+import http.client
 import json
 import logging
 import os
 import socket
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -101,6 +104,62 @@ def test_a_page_without_content_is_not_available_and_leaves_the_metrics_served()
     assert caught.value.code == 503
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
         assert response.status == 200
+
+
+def test_idle_connections_occupy_few_threads_and_metrics_are_served_after_them(capfd, monkeypatch):
+    monkeypatch.setattr(telemetry._Handler, "timeout", 0.5)
+    host, _, port = telemetry.start(TelemetryConfig(), service="test").rpartition(":")
+    before = threading.active_count()
+    opened = [socket.create_connection((host, int(port)), timeout=10) for _ in range(200)]
+    for one in opened[: telemetry.MOST_CONNECTIONS]:
+        one.sendall(b"GET /metrics HTTP/1.1\r\n")
+    surplus = opened[telemetry.MOST_CONNECTIONS :]
+    assert all(one.recv(1) == b"" for one in surplus), "further connections are closed at once"
+    assert threading.active_count() <= before + telemetry.MOST_CONNECTIONS
+    assert all(one.recv(1) == b"" for one in opened), "silent connections are closed"
+    scrape(f"{host}:{port}")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_connection_that_sends_slowly_is_closed(monkeypatch):
+    monkeypatch.setattr(telemetry, "CONNECTION_SECONDS", 0.2)
+    host, _, port = telemetry.start(TelemetryConfig(), service="test").rpartition(":")
+    one = socket.create_connection((host, int(port)), timeout=0.05)
+    with one, pytest.raises(OSError, match=r"(?i)reset|broken|closed"):
+        send_until_closed(one)
+    scrape(f"{host}:{port}")
+
+
+def test_a_page_that_fails_is_logged_and_leaves_the_metrics_served(capsys):
+    def fails() -> tuple[str, bytes]:
+        raise ValueError("no list")
+
+    address = telemetry.start(TelemetryConfig(), service="test", pages={"/pods": fails})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://{address}/pods", timeout=5)
+    assert caught.value.code == 500
+    assert "no list" in capsys.readouterr().err
+    scrape(address)
+
+
+def send_until_closed(connection: socket.socket) -> None:
+    """Sends a byte at a time; raises OSError when the other side has closed the connection."""
+    while True:
+        connection.sendall(b"x")
+        with contextlib.suppress(TimeoutError):
+            if connection.recv(1) == b"":
+                raise OSError("closed")
+
+
+def scrape(address: str) -> None:
+    """Reads the metrics; a connection that was closed before may occupy its place for a moment."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+                assert b"python_info" in response.read()
+                return
+        except (ConnectionError, http.client.RemoteDisconnected, urllib.error.URLError):
+            continue
 
 
 def test_a_metrics_port_in_use_fails_and_names_the_address():
