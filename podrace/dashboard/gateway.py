@@ -26,7 +26,7 @@ from podrace.dashboard.reading import ReadHandlers
 from podrace.dashboard.settings import DashboardSettings, RenewedTls
 from podrace.dashboard.streaming import StreamHandlers
 from podrace.errors import FailedPrecondition, PodraceError
-from podrace.http_server import app_runner
+from podrace.http_server import app_runner, listen
 from podrace.tasks import cancel_all
 
 ASSETS = Path(str(files("podrace.dashboard") / "assets"))
@@ -35,6 +35,8 @@ CLOSING_SECONDS = 2.0
 """Time that open requests get when the gateway stops."""
 RENEWAL_SECONDS = 30.0
 """Time between two checks whether the certificate was renewed."""
+SHARE_OF_DESCRIPTORS = 0.5
+"""Share of the file descriptors of the process that connections of browsers may take."""
 log = structlog.get_logger()
 
 
@@ -76,9 +78,9 @@ async def serving(settings: DashboardSettings, address: str) -> AsyncIterator[st
         await runner.setup()
         renewing = asyncio.create_task(_keep_renewed(tls))
         try:
-            site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls.context if tls else None)
+            context = tls.context if tls else None
             try:
-                await site.start()
+                await listen(runner, settings.host, settings.port, ssl_context=context, share=SHARE_OF_DESCRIPTORS)
             except OSError as error:
                 raise FailedPrecondition(
                     f"--listen {settings.listen}: {error.strerror or error}; choose another port, or 0 for a free one"

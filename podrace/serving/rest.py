@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 from numpy.typing import NDArray
 
-from podrace import __version__
+from podrace import __version__, http_server
 from podrace.access.credentials import AUTHORIZATION, Credentials, bearer_token
 from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
@@ -50,6 +50,8 @@ STATUS = {
 METHOD = "/inference.GRPCInferenceService/"
 BODY_SECONDS = 60.0
 """Time in which a client must send the body of a request."""
+SHARE_OF_DESCRIPTORS = 0.125
+"""Share of the file descriptors of the process that connections may take. Those of gRPC may take three quarters."""
 TIMEOUT_HEADER = "Request-Timeout-Seconds"
 
 _log = structlog.get_logger(__name__)
@@ -103,7 +105,9 @@ class RestServer:
         runner = app_runner(application(engine, guard), idle_seconds=idle_seconds)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host.strip("[]"), int(port), ssl_context=context).start()
+            await http_server.listen(
+                runner, host.strip("[]"), int(port), ssl_context=context, share=SHARE_OF_DESCRIPTORS
+            )
         except OSError as error:
             await runner.cleanup()
             raise Unavailable(f"cannot listen on {listen}: {error.strerror}; choose another address") from None
