@@ -12,8 +12,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -46,6 +48,9 @@ def build_file(
     """Builds an array file from raw bars; see BuildOptions. `splits` and `members` are CSV files or empty."""
     calendar_zone = timezone_of(options["calendar"])
     zone = timezone or calendar_zone
+    _check_zone(zone)
+    for name, text in (("--start", start), ("--end", end)):
+        _check_date(name, text)
     raw = read_source(source, timezone=zone, start=start, end=end, bar_minutes=bar_minutes)
     others: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
@@ -108,6 +113,21 @@ def _table(path: str, columns: tuple[str, ...]) -> Sequence[Mapping[str, str]]:
     if rows and not set(columns) <= set(rows[0]):
         raise InvalidArgument(f"{path}: expected the columns {', '.join(columns)} (found: {', '.join(rows[0])})")
     return rows
+
+
+def _check_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise InvalidArgument(f"--timezone {name!r}: not an IANA time zone (write America/New_York)") from None
+
+
+def _check_date(option: str, text: str) -> None:
+    try:
+        if text:
+            date.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"{option} {text!r}: not a date (write 2010-01-31)") from None
 
 
 def _split(path: str, row: Mapping[str, str]) -> Split:

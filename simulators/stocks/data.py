@@ -171,6 +171,8 @@ def _read(path: str, allowed: Allowed) -> pd.DataFrame:
         known = [column for column in _KNOWN_COLUMNS if column in frame]
         others = f"{len(frame.columns) - len(known)} others"
         raise InvalidArgument(f"{path}: columns missing: {', '.join(missing)} (found: {', '.join([*known, others])})")
+    if frame.empty:
+        raise InvalidArgument(f"{path}: has no rows")
     unnamed = (frame["ticker"].isna() | (frame["ticker"] == "")).to_numpy()
     if unnamed.any():
         raise InvalidArgument(f"{path}: {_where(int(unnamed.argmax()))} has no ticker")

@@ -204,6 +204,8 @@ _SERVICES: dict[str, Callable[[Query], pd.DataFrame]] = {"yfinance": _ask_yfinan
 
 def _named(source: str, frame: pd.DataFrame) -> pd.DataFrame:
     """Checks that all columns are present, and converts numbers."""
+    if frame.empty:
+        raise InvalidArgument(f"{source}: has no rows")
     times = [name for name in TIME_COLUMNS if name in frame]
     missing = [name for name in ("symbol", *NUMBERS) if name not in frame] + ([] if times else ["time"])
     if missing:

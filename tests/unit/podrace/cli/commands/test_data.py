@@ -62,6 +62,30 @@ def test_a_table_becomes_an_array_file_with_a_summary(type_: Any, tmp_path: Path
     assert len(checked.json["source_digest"]) == 64
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--start", "garbage"), "--start 'garbage': not a date (write 2010-01-31)"),
+        (("--end", "2022-13-01"), "--end '2022-13-01': not a date (write 2010-01-31)"),
+        (("--timezone", "Mars/X", "--calendar", "none"), "--timezone 'Mars/X': not an IANA time zone"),
+        (("--timezone", "Mars/X"), "--timezone 'Mars/X': not an IANA time zone"),
+        (("--timezone", "America"), "--timezone 'America': not an IANA time zone"),
+    ],
+)
+def test_a_malformed_option_is_one_line(type_: Any, tmp_path: Path, options: tuple[str, ...], line: str) -> None:
+    source = write(tmp_path / "raw.csv", {"A": [100, 101, 102, 103]})
+    refused = type_("data", "build", source, "--output", "prices.npz", *options)
+    assert refused.code == 2
+    assert line in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+def test_a_table_without_rows_is_refused(type_: Any, tmp_path: Path) -> None:
+    (tmp_path / "raw.csv").write_text(HEAD)
+    refused = type_("data", "build", "raw.csv", "--output", "prices.npz")
+    assert (refused.code, refused.err.splitlines()) == (2, ["error: raw.csv: has no rows"])
+
+
 @pytest.mark.long
 def test_an_unadjusted_split_is_refused_and_can_be_adjusted_accepted_or_listed(type_: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "raw.csv", {"A": [100, 101, 50.5, 51], "B": [20, 21, 22, 23]})
