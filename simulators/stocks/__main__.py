@@ -132,9 +132,12 @@ def _check_date(option: str, text: str) -> None:
 
 def _split(path: str, row: Mapping[str, str]) -> Split:
     try:
-        return Split(row["symbol"], str(np.datetime64(row["date"], "D")), float(row["ratio"]))
+        split = Split(row["symbol"], str(np.datetime64(row["date"], "D")), float(row["ratio"]))
     except ValueError as error:
         raise InvalidArgument(f"{path}: {row['symbol']} {row['date']}: {error}") from error
+    if np.isnat(np.datetime64(split.date)):
+        raise InvalidArgument(f"{path}: a split of {row['symbol']} has no date (write 2010-01-31)")
+    return split
 
 
 VERBS: Mapping[str, Callable[..., dict[str, Any]]] = {

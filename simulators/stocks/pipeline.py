@@ -33,6 +33,9 @@ from simulators.stocks.sessions import NO_CALENDAR, Grid, Seconds, bar_length, d
 from simulators.stocks.sources import NUMBERS, RawBars
 from simulators.stocks.splits import Split, adjust_for_split, find_splits
 
+_MOST_SHOWN = 5
+"""Largest number of splits that a message lists."""
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -139,7 +142,8 @@ def without_splits(source: str, panel: Panel, options: BuildOptions) -> tuple[Pa
     """Removes known splits from the prices, and detects others, which are refused, removed or accepted.
 
     Raises:
-        InvalidArgument: A split is of an unknown symbol, or a price jump looks like a split and was not accepted.
+        InvalidArgument: A split is of an unknown symbol, a price jump looks like a split and was not accepted, or an
+            accepted one does not exist.
     """
     notes = []
     for split in options.splits:
@@ -147,7 +151,12 @@ def without_splits(source: str, panel: Panel, options: BuildOptions) -> tuple[Pa
             raise InvalidArgument(f"splits: no bars of {split.symbol!r}")
         panel = _without(panel, split)
         notes.append(f"{split.symbol} {split.date}: split {split.ratio:g} of the table removed")
-    suspected = [split for split in _suspected(panel) if split.name not in options.accept]
+    every = _suspected(panel)
+    unknown = [name for name in options.accept if name not in {split.name for split in every}]
+    if unknown:
+        looks = ", ".join(split.name for split in every[:_MOST_SHOWN]) or "none"
+        raise InvalidArgument(f"--accept {unknown[0]}: no such price jump looks like a split (those that do: {looks})")
+    suspected = [split for split in every if split.name not in options.accept]
     if suspected and not options.adjust:
         more = f" (and {len(suspected) - 1} more)" if len(suspected) > 1 else ""
         raise InvalidArgument(

@@ -221,6 +221,14 @@ def test_an_unadjusted_split_is_refused_or_removed(ratio: float) -> None:
     assert [split.name for split in suspected_splits(left)] == ["A:2022-02-15"]
 
 
+def test_accepting_a_price_jump_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    accepted = replace(OPTIONS, accept=("A:2022-02-15", "A:2022-02-16"))
+    message = refused(with_split(2.0), accepted)
+    assert message.startswith("--accept A:2022-02-16: no such price jump looks like a split")
+    assert message.endswith("(those that do: A:2022-02-15)")
+    assert "(those that do: none)" in refused(raw_days(), accepted)
+
+
 def test_a_crash_is_not_a_split_because_more_money_is_traded() -> None:
     assert build(with_split(2.0, money_traded=4.0), OPTIONS).metadata.notes == ()
 

@@ -86,6 +86,14 @@ def test_a_table_without_rows_is_refused(type_: Any, tmp_path: Path) -> None:
     assert (refused.code, refused.err.splitlines()) == (2, ["error: raw.csv: has no rows"])
 
 
+@pytest.mark.parametrize("written", ["", "NaT"])
+def test_a_split_of_the_table_needs_a_date(type_: Any, tmp_path: Path, written: str) -> None:
+    source = write(tmp_path / "raw.csv", {"A": [100, 101, 102, 103]})
+    (tmp_path / "splits.csv").write_text(f"symbol,date,ratio\nA,{written},1.25\n")
+    refused = type_("data", "build", source, "--output", "prices.npz", "--splits", "splits.csv")
+    assert (refused.code, "splits.csv: a split of A has no date" in refused.err) == (2, True)
+
+
 @pytest.mark.long
 def test_an_unadjusted_split_is_refused_and_can_be_adjusted_accepted_or_listed(type_: Any, tmp_path: Path) -> None:
     source = write(tmp_path / "raw.csv", {"A": [100, 101, 50.5, 51], "B": [20, 21, 22, 23]})
