@@ -47,6 +47,8 @@ NICENESS = 5
 class LengthCounter(Wrapper):
     """A simulator that counts the steps of the episodes that end in it.
 
+    The episode of a team ends in the step in which all lanes of its environment end; agents may leave before.
+
     Attributes:
         lengths: Steps of each finished episode, in the order in which they ended.
     """
@@ -54,7 +56,7 @@ class LengthCounter(Wrapper):
     def __init__(self, inner: Simulator) -> None:
         super().__init__(inner)
         self.lengths: list[int] = []
-        self._steps = torch.zeros(inner.count, dtype=torch.int64)
+        self._steps = torch.zeros(inner.count // inner.observation_space.lanes, dtype=torch.int64)
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator."""
@@ -64,7 +66,7 @@ class LengthCounter(Wrapper):
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator."""
         step = super().step(action)
-        ended = (step.terminated | step.truncated).cpu()
+        ended = (step.terminated | step.truncated).cpu().view(len(self._steps), -1).all(1)
         self._steps += 1
         self.lengths += self._steps[ended].tolist()
         self._steps[ended] = 0

@@ -14,6 +14,7 @@ from agentpod.roles.evaluator import Episodes, score
 from podrace.errors import DataLoss, FailedPrecondition, Internal, InvalidArgument
 from podrace.plugins.server import LoadedFunction
 from simulators import make
+from simulators.base import Report, Space, Step
 
 EXAMPLE = Path(__file__).parents[4] / "examples/custom/evaluator.py"
 
@@ -69,6 +70,37 @@ def test_the_lengths_are_those_of_the_episodes_that_ended():
     counter.lengths.clear()
     counter.step(actor.act(observation))
     assert not counter.lengths, "a reset counted an unfinished episode as finished"
+
+
+class Pair:
+    """Environments of two agents that end after ten steps; the second agent leaves after two."""
+
+    observation_space = Space("continuous", (1,), torch.float32, agents=("one", "other"))
+    action_space = Space("discrete", (), torch.int64, n=2)
+    count = 4
+
+    def reset(self, seed: int) -> torch.Tensor:
+        self.number = 0
+        return torch.zeros(self.count, 1)
+
+    def step(self, action: torch.Tensor) -> Step:
+        self.number += 1
+        ended = torch.tensor([self.number == 10, self.number >= 2] * 2)
+        return Step(torch.zeros(4, 1), torch.ones(4), ended, torch.zeros(4, dtype=torch.bool), torch.zeros(4, 1))
+
+    def report(self) -> Report:
+        return Report()
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_episode_of_a_team_is_counted_once_and_lasts_until_its_last_agent_ends():
+    counter = LengthCounter(Pair())
+    counter.reset(1)
+    for _ in range(10):
+        counter.step(torch.zeros(4, dtype=torch.int64))
+    assert counter.lengths == [10, 10]
 
 
 @pytest.mark.parametrize("returned", [[1, 2.5], (1, 2.5), np.array([1, 2.5]), torch.tensor([1, 2.5])])
