@@ -59,7 +59,8 @@ def status(code: grpc.StatusCode, details: str | None, metadata: error_details.M
     message = " ".join((details or "").split())[:300]
     if code == grpc.StatusCode.UNAUTHENTICATED:
         raise Unauthenticated(
-            f"the service answers UNAUTHENTICATED ({message}); --token-file names a file with a token that it accepts"
+            "the service answers UNAUTHENTICATED: give --token-file FILE with a token that it accepts (it gets no token"
+            f" of the environment, because it may not be part of the mesh); its message: {message}"
         )
     pairs = tuple(metadata or ())
     wrong = error_details.problem(code, details or "", pairs)

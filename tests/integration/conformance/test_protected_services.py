@@ -114,7 +114,10 @@ async def test_without_a_valid_token_one_line_says_what_is_missing(
     certificates: Certificates, simulators: rpc.Server, tmp_path: Path, seconds: float | None
 ) -> None:
     token = read_token(certificates.token(tmp_path / "token", seconds=seconds)) if seconds else None
-    with pytest.raises(Unauthenticated, match=r"answers UNAUTHENTICATED \(.*\); --token-file names a file with"):
+    line = (
+        r"^the service answers UNAUTHENTICATED: give --token-file FILE with a token .* no token of the environment.*$"
+    )
+    with pytest.raises(Unauthenticated, match=line):
         await examine(Examination("simulator", simulators.token_address, token=token))
 
 
