@@ -72,7 +72,7 @@ def _filled(requests: Requests, stream: Stream) -> Requests:
     """Gives acts without an action a valid one: zeros, or the lower bounds if zero is not in the space."""
     for request in requests:
         if request.HasField("act") and not request.act.action:
-            request.act.action = bytes(stream.count * spaces.value_bytes(stream.actions))
+            request.act.action = bytes(stream.lanes * spaces.value_bytes(stream.actions))
     return requests
 
 

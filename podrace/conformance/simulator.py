@@ -25,7 +25,7 @@ from podrace.tensor.v1.tensor_pb2 import (
     TensorSpec,
 )
 
-LANES = 8
+ENVIRONMENTS = 8
 STEPS = 300
 """Steps in which episodes are expected to end; one that lasts longer is not seen to end."""
 COMPARED_STEPS = 40
@@ -62,7 +62,7 @@ async def examine_facts(subject: SimulatorSubject) -> None:
     """Compares GetSimulator with an open stream."""
     judge, facts = subject.judge, await _facts(subject)
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
-        stated = await stream.open(subject.open_request(_lanes(facts)))
+        stated = await stream.open(subject.open_request(_environments(facts)))
         for name in ("observation_space", "action_space", "planes"):
             agree = getattr(facts, name) == getattr(stated, name)
             judge.expect("same-facts", agree, f"{name} differs between GetSimulatorResponse and Opened")
@@ -84,28 +84,28 @@ async def _facts(subject: SimulatorSubject) -> pb.GetSimulatorResponse:
     return facts
 
 
-def _lanes(facts: pb.GetSimulatorResponse) -> int:
-    return min(LANES, max(1, facts.maximum_environments))
+def _environments(facts: pb.GetSimulatorResponse) -> int:
+    return min(ENVIRONMENTS, max(1, facts.maximum_environments))
 
 
 async def examine_episodes(subject: SimulatorSubject) -> None:
     """Steps a batch with random actions through the ends of episodes."""
-    judge, random, count = subject.judge, Random(subject.seed), _lanes(await _facts(subject))
+    judge, random, count = subject.judge, Random(subject.seed), _environments(await _facts(subject))
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
         await stream.open(subject.open_request(count))
         first = await stream.reset(subject.seed)
         _check_reset(judge, stream, first)
         late, ends = 0, 0
         for number in range(1, STEPS + 1):
-            step = await stream.act(number, spaces.random_actions(stream.actions, count, random))
+            step = await stream.act(number, spaces.random_actions(stream.actions, stream.lanes, random))
             check_step(judge, stream, step, number)
-            ended = step.ended()
+            ended = _ended_with_environment(stream, step)
             ends += len(ended)
             late += sum(_same_as_final(stream, step, lane) for lane in ended)
-            if ends >= 5 * count:
+            if ends >= 5 * stream.lanes:
                 break
         _judge_resets(judge, late, ends)
-        _check_report(judge, await stream.report(), count)
+        _check_report(judge, await stream.report(), stream.lanes)
 
 
 def _judge_resets(judge: Judge, late: int, ends: int) -> None:
@@ -115,6 +115,14 @@ def _judge_resets(judge: Judge, late: int, ends: int) -> None:
         return
     problem = f"after each of {ends} ends of episodes, the observation to act on is the last one of the old episode"
     judge.expect("reset-within-step", late < ends, problem)
+
+
+def _ended_with_environment(stream: Stream, step: Step) -> list[int]:
+    """Returns the lanes whose environment has ended. The lane of an agent that left before ends in each step."""
+    agents = spaces.agents(stream.observations)
+    ended = set(step.ended())
+    whole = [first for first in range(0, stream.lanes, agents) if ended.issuperset(range(first, first + agents))]
+    return [lane for first in whole for lane in range(first, first + agents)]
 
 
 def _same_as_final(stream: Stream, step: Step, lane: int) -> bool:
@@ -132,8 +140,8 @@ def _check_reset(judge: Judge, stream: Stream, step: Step) -> None:
 
 
 def _check_observation(judge: Judge, stream: Stream, data: bytes) -> None:
-    wanted = stream.count * spaces.value_bytes(stream.observations)
-    problem = f"{stream.count} observations have {len(data)} bytes instead of {wanted}"
+    wanted = stream.lanes * spaces.value_bytes(stream.observations)
+    problem = f"{stream.lanes} observations have {len(data)} bytes instead of {wanted}"
     judge.require("observation", len(data) == wanted, problem)
     judge.expect("observation-values", _finite(data, stream.observations), "an observation is not finite")
 
@@ -148,10 +156,10 @@ def check_step(judge: Judge, stream: Stream, step: Step, number: int) -> None:
     judge.expect(
         "message-size",
         step.largest_bytes <= LARGEST_BYTES,
-        f"a message of {stream.count} environments has {step.largest_bytes} bytes",
+        f"a message of {stream.lanes} lanes has {step.largest_bytes} bytes",
     )
     _check_observation(judge, stream, step.observation)
-    count = stream.count
+    count = stream.lanes
     judge.require("reward", len(step.reward) == 4 * count, f"{count} rewards have {len(step.reward)} bytes")
     rewards = Space(data_type=DATA_TYPE_FLOAT32)
     judge.expect("observation-values", _finite(step.reward, rewards), "a reward is not finite")
@@ -185,14 +193,15 @@ async def _trajectory(stream: Stream, seed: int, actions: list[bytes]) -> list[S
 async def examine_repeats(subject: SimulatorSubject) -> None:
     """Repeats steps on one stream, then on two at a time; all lanes get the same actions."""
     judge, random, facts = subject.judge, Random(subject.seed + 1), await _facts(subject)
-    count = _lanes(facts)
+    count = _environments(facts)
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
         await stream.open(subject.open_request(count))
-        drawn = [spaces.random_actions(stream.actions, 1, random) * count for _ in range(COMPARED_STEPS)]
+        drawn = [spaces.random_actions(stream.actions, 1, random) * stream.lanes for _ in range(COMPARED_STEPS)]
         first = await _trajectory(stream, 7, drawn)
         again = await _trajectory(stream, 7, drawn)
         other = await _trajectory(stream, 8, drawn)
-    _check_lanes(judge, spaces.value_bytes(stream.observations), count, first, other)
+    size = spaces.agents(stream.observations) * spaces.value_bytes(stream.observations)
+    _check_environments(judge, size, count, first, other)
     if not facts.reproducible:
         judge.skip("reproducible", "the simulator states that it is not reproducible")
         judge.skip("own-environments", "the simulator is not reproducible, so its streams cannot be compared")
@@ -203,16 +212,17 @@ async def examine_repeats(subject: SimulatorSubject) -> None:
         await _examine_two_streams(subject, count, drawn, first)
 
 
-def _check_lanes(judge: Judge, size: int, count: int, first: list[Step], other: list[Step]) -> None:
+def _check_environments(judge: Judge, size: int, count: int, first: list[Step], other: list[Step]) -> None:
+    """Compares the observations of `count` environments of `size` bytes each."""
     if count < 2 or first == other:
         judge.skip("lanes-differ", "episodes do not depend on the seed")
         return
 
-    def lane_of(steps: list[Step], lane: int) -> list[bytes]:
-        return [step.observation[lane * size : (lane + 1) * size] for step in steps]
+    def seen_by(steps: list[Step], number: int) -> list[bytes]:
+        return [step.observation[number * size : (number + 1) * size] for step in steps]
 
-    alike = all(lane_of(first, lane) == lane_of(first, 0) for lane in range(1, count))
-    judge.expect("lanes-differ", not alike, f"all {count} lanes have the same {len(first)} observations")
+    alike = all(seen_by(first, number) == seen_by(first, 0) for number in range(1, count))
+    judge.expect("lanes-differ", not alike, f"all {count} environments have the same {len(first)} observations")
 
 
 async def _examine_two_streams(
@@ -237,8 +247,9 @@ async def examine_size(subject: SimulatorSubject) -> None:
     """Steps a batch whose observations or actions do not fit into one message, if the service allows it."""
     judge, facts = subject.judge, await _facts(subject)
     count = min(subject.environments, facts.maximum_environments)
+    agents = spaces.agents(facts.observation_space)
     for name, space in (("message-size", facts.observation_space), ("split-actions", facts.action_space)):
-        wanted = LARGEST_BYTES // max(1, spaces.value_bytes(space)) + 1
+        wanted = LARGEST_BYTES // max(1, agents * spaces.value_bytes(space)) + 1
         if wanted > count:
             allowed = f"the service allows {facts.maximum_environments}, --environments {subject.environments}"
             judge.skip(name, f"only {wanted} environments need more than 1 MiB; {allowed}")
@@ -248,7 +259,7 @@ async def examine_size(subject: SimulatorSubject) -> None:
             first = await stream.reset(subject.seed)
             problem = f"the observations of {wanted} environments came in a message with {first.largest_bytes} bytes"
             judge.expect("message-size", first.largest_bytes <= LARGEST_BYTES, problem)
-            action = spaces.random_actions(stream.actions, 1, Random(subject.seed)) * wanted
+            action = spaces.random_actions(stream.actions, 1, Random(subject.seed)) * stream.lanes
             check_step(judge, stream, await stream.act(1, action), 1)
             if len(action) > LARGEST_BYTES:
                 judge.expect("split-actions", True, "")
@@ -273,7 +284,7 @@ async def examine_offers(subject: SimulatorSubject) -> None:
 
 def _missing_tensors(stream: Stream) -> list[TensorRef]:
     """Returns references to all tensors that an offer must have, in a file that does not exist."""
-    batch = [stream.count]
+    batch = [stream.lanes]
     specs = [
         ("action", stream.actions.data_type, [*batch, *stream.actions.shape]),
         ("observation", stream.observations.data_type, [*batch, *stream.observations.shape]),
@@ -293,5 +304,5 @@ def _missing_tensors(stream: Stream) -> list[TensorRef]:
 
 async def examine_rejections(subject: SimulatorSubject) -> None:
     """Makes requests that the service must refuse."""
-    valid = subject.open_request(_lanes(await _facts(subject)))
+    valid = subject.open_request(_environments(await _facts(subject)))
     await rejections.examine(subject.stub, subject.judge, valid, subject.most_seconds)

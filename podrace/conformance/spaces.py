@@ -26,6 +26,11 @@ def elements(space: Space) -> int:
     return math.prod(space.shape)
 
 
+def agents(observations: Space) -> int:
+    """Returns the number of lanes of one environment: one for each of its agents."""
+    return max(1, len(observations.agents))
+
+
 def value_bytes(space: Space) -> int:
     """Returns the number of bytes of one value."""
     return elements(space) * array(CODES[space.data_type]).itemsize

@@ -63,7 +63,8 @@ class Stream:
     observations: Space = field(default_factory=Space)
     actions: Space = field(default_factory=Space)
     planes: tuple[str, ...] = ()
-    count: int = 0
+    lanes: int = 0
+    """Environments times agents."""
 
     async def send(self, *requests: StreamStepsRequest) -> Answer[Any]:
         """Sends the messages of one request and returns the first message of the response, or the end of the stream."""
@@ -101,7 +102,8 @@ class Stream:
         opened: StreamStepsResponse.Opened = self._response(answer, "opened", "describes", "open")
         check_spaces(self.judge, opened)
         self.observations, self.actions = opened.observation_space, opened.action_space
-        self.planes, self.count = tuple(opened.planes), request.count
+        self.planes = tuple(opened.planes)
+        self.lanes = request.count * spaces.agents(opened.observation_space)
         return opened
 
     async def reset(self, seed: int) -> Step:
