@@ -91,9 +91,11 @@ class StockSimulator:
             truncated=torch.zeros(count, dtype=torch.bool, device=device),
             final_observation=torch.zeros(shape, device=device),
         )
-        # Account value, cash and shares of the recorded lanes in every row: one half for the current episode, one for
-        # the last. Recorded lanes are in different blocks.
-        self._record = money(2 * rows if self._recorded else 0, 2 + stocks)
+        # Account value, cash and shares in every row: one half for the current episode, one for the last. The last row
+        # is for lanes whose episode is not recorded.
+        self._record = money(2 * rows + 1 if self._recorded else 0, 2 + stocks)
+        self._writes = torch.zeros(self._recorded, dtype=torch.bool, device=device)
+        self._before = torch.ones(self._recorded, self._recorded, dtype=torch.bool, device=device).tril(-1)
         self._finished = torch.zeros(len(self._market.blocks) or 1, dtype=torch.int64, device=device)
         # Training asks for no measures of single episodes, so its steps do not compute them.
         self._measures: EpisodeMeasures | None = None
@@ -185,16 +187,28 @@ class StockSimulator:
         ended = self._live.truncated
         recorded = self._recorded
         if recorded:
-            self._finished.index_add_(0, self._windows.block[:recorded], ended[:recorded].long())
+            self._finished.index_add_(0, self._windows.block[:recorded], (ended[:recorded] & self._writes).long())
         self._windows.episodes += ended
 
     def _begin_episodes(self) -> None:
         """Resets the accounts of the lanes that are marked as ended."""
         lanes = self._live.truncated
         self._windows.draw(lanes, self.day, self._last_day)
+        if self._recorded:
+            self._choose_writers(lanes[: self._recorded])
         self.cash.masked_fill_(lanes, self._options.initial_cash)
         self.shares.masked_fill_(lanes.unsqueeze(1), 0)
         self._idle_bars.masked_fill_(lanes.unsqueeze(1), 0)
+
+    def _choose_writers(self, begun: Tensor) -> None:
+        """Chooses which of the lanes whose episode has begun record it: one at a time in each block.
+
+        Folds may differ in length, so a lane may begin in a block in which another one still plays.
+        """
+        block = self._windows.block[: self._recorded]
+        together = block.unsqueeze(1) == block
+        taken = together & ((self._writes & ~begun) | (begun & self._before))
+        self._writes.copy_(torch.where(begun, ~taken.any(1), self._writes))
 
     def _see_close(self) -> None:
         """Computes every account's value at the close of its day, and its observation."""
@@ -212,7 +226,8 @@ class StockSimulator:
         lanes = self._recorded
         rows = torch.cat([self.account_value[:lanes, None], self.cash[:lanes, None], self.shares[:lanes]], dim=1)
         half = (self._finished[self._windows.block[:lanes]] % 2) * self._market.close.shape[0]
-        self._record.index_copy_(0, half + self.day[:lanes], rows)
+        unrecorded = len(self._record) - 1
+        self._record.index_copy_(0, torch.where(self._writes, half + self.day[:lanes], unrecorded), rows)
 
     def report(self) -> Report:
         """Reports the last finished episode of the split, or of each fold, and measures of each lane's first episode.
@@ -229,7 +244,7 @@ class StockSimulator:
         if not self._recorded or not any(finished):
             return Report()
         rows = self._market.close.shape[0]
-        halves = self._record.view(2, rows, -1).cpu().numpy()
+        halves = self._record[:-1].view(2, rows, -1).cpu().numpy()
         if not self._market.folds:
             return make_report(self._market, self._options, halves[(finished[0] - 1) % 2], self._whole_split_accounts)
         played = [

@@ -206,3 +206,18 @@ def test_a_fold_that_was_not_played_to_its_end_is_not_reported(market: Market) -
     days = [f"2020-01-{2 + day:02d}" for day in (range(4), range(4, DAYS))[fold]]
     assert simulator.report().labels["date"] == days
     assert simulator.report().traces["account_value"] == [1e6] * 4
+
+
+def test_each_fold_of_a_report_is_the_account_of_one_lane_though_others_reach_its_fold_earlier(market: Market) -> None:
+    blocks = (range(0, 2 * BARS), range(2 * BARS, DAYS * BARS))
+    folded = replace(market, blocks=blocks, folds=(1, 2))
+    simulator = StockSimulator(folded, replace(OPTIONS, split="validation"), 3)
+    lane = simulator._windows.block.tolist().index(1)
+    generator, values = torch.Generator().manual_seed(4), [1e6]
+    for _ in range(len(blocks[1]) - 1):
+        step = simulator.step(2 * torch.rand(3, STOCKS, generator=generator) - 1)
+        values.append(values[-1] + step.reward[lane].item() / OPTIONS.reward_scale)
+    assert step.truncated[lane]
+    ends = np.array(values)[BARS - 1 :: BARS]
+    reported = np.array(simulator.report().traces["account_value"])[1:]
+    np.testing.assert_allclose(reported / reported[0], ends / ends[0], rtol=1e-6)
