@@ -313,6 +313,19 @@ HEADS: Mapping[str, HeadKind] = {
 """By the name that a NetworkSpec uses."""
 
 
+def action_limits(action_space: Space) -> tuple[Tensor, Tensor]:
+    """Returns the lowest and the highest values of a continuous action: [A] or [1] float32 each."""
+    return torch.tensor(action_space.low or (-math.inf,)), torch.tensor(action_space.high or (math.inf,))
+
+
+def bounded_dimensions(low: Tensor, high: Tensor) -> Tensor:
+    """Returns which dimensions of an action have two bounds whose distance is a number of float32: [A] bool.
+
+    The largest numbers of float32 as bounds mean that there are none.
+    """
+    return (high - low).isfinite()
+
+
 def head_kind(head: str, action_space: Space) -> HeadKind:
     """Returns the kind of head with the given name.
 
@@ -328,8 +341,8 @@ def head_kind(head: str, action_space: Space) -> HeadKind:
             f"{action_space.kind}: choose another algorithm or another simulator",
             reason=UNSUITABLE_SPACE,
         )
-    bounds = (*(action_space.low or (-math.inf,)), *(action_space.high or (math.inf,)))
-    if action_space.kind == "continuous" and head != "stochastic" and not all(map(math.isfinite, bounds)):
+    bounded = bool(bounded_dimensions(*action_limits(action_space)).all())
+    if action_space.kind == "continuous" and head != "stochastic" and not bounded:
         raise InvalidArgument(
             f"head {head!r} needs bounded actions, but the simulator's action space is unbounded: give it "
             "a finite low and high, or choose an algorithm with a Gaussian policy (ppo, a2c)",

@@ -11,7 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentpod.models.action_heads import DEFAULT_HEAD, Head, head_kind, head_outputs, masked_head
+from agentpod.models.action_heads import (
+    DEFAULT_HEAD,
+    Head,
+    action_limits,
+    bounded_dimensions,
+    head_kind,
+    head_outputs,
+    masked_head,
+)
 from agentpod.models.action_mask import output_mask
 from agentpod.models.agent_networks import with_agents
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS
@@ -351,20 +359,19 @@ class ActionBounds(NamedTuple):
 def _action_bounds(action_space: Space, device: torch.device) -> ActionBounds | None:
     """Returns how the actions of a continuous space are clamped and scaled; None for other spaces.
 
-    A dimension with two finite bounds is clamped to [-1, 1] and scaled so that [-1, 1] spans [low, high]. A dimension
-    with an infinite bound is not scaled, only clamped at its finite bound, if it has one.
+    A dimension with two bounds is clamped to [-1, 1] and scaled so that [-1, 1] spans [low, high]. A dimension that
+    `bounded_dimensions` does not count as bounded is not scaled, only clamped at its finite bounds, if it has some.
     """
     if action_space.kind != "continuous":
         return None
     elements = (math.prod(action_space.shape),)
-    low = torch.tensor(action_space.low or (-math.inf,), device=device).broadcast_to(elements)
-    high = torch.tensor(action_space.high or (math.inf,), device=device).broadcast_to(elements)
-    bounded = low.isfinite() & high.isfinite()
+    low, high = (bound.to(device).broadcast_to(elements) for bound in action_limits(action_space))
+    bounded = bounded_dimensions(low, high)
     return ActionBounds(
         minimum=torch.where(bounded, -1.0, low),
         maximum=torch.where(bounded, 1.0, high),
         scale=torch.where(bounded, (high - low) / 2, 1.0),
-        offset=torch.where(bounded, (low + high) / 2, 0.0),
+        offset=torch.where(bounded, low / 2 + high / 2, 0.0),
     )
 
 

@@ -31,11 +31,13 @@ from simulators.base import Space
 
 BOUNDED, CHOICES = SPACES["continuous"], SPACES["discrete"]
 SUITABLE = [(name, kind) for name, head in HEADS.items() for kind in sorted(head.action_kinds)]
+LARGEST = torch.finfo(torch.float32).max
 WITH_OPEN_ENDS = [
     dataclasses.replace(BOUNDED, low=None, high=None),
     dataclasses.replace(BOUNDED, low=None),
     dataclasses.replace(BOUNDED, high=(2.0, math.inf)),
     dataclasses.replace(BOUNDED, low=(-math.inf, -2.0)),
+    dataclasses.replace(BOUNDED, low=(-LARGEST, -2.0), high=(LARGEST, 2.0)),
 ]
 NUMBERS = 3.0 * torch.randn(64, 4, generator=torch.Generator().manual_seed(5))
 

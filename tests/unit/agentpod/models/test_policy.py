@@ -115,6 +115,15 @@ def test_actions_have_the_shape_of_the_action_space(shape: tuple[int, ...]) -> N
     assert policy.to_environment(policy.act_greedily(observations())).shape == (5, *shape)
 
 
+def test_the_largest_numbers_as_bounds_mean_unbounded_actions() -> None:
+    largest = torch.finfo(torch.float32).max
+    policy = new_policy(Space("continuous", (2,), torch.float32, low=(-largest, -1.0), high=(largest, 3.0)))
+    raw = torch.tensor([[0.0, 0.0], [7.0, 7.0]])
+    assert policy.to_environment(raw).tolist() == [[0.0, 1.0], [7.0, 3.0]]
+    one_sided = new_policy(Space("continuous", (1,), torch.float32, low=(largest / 2,), high=(largest,)))
+    assert one_sided.to_environment(torch.tensor([[-1.0], [0.0], [1.0]])).isfinite().all()
+
+
 def test_discrete_actions_are_unchanged() -> None:
     choices = torch.tensor([3, 0, 1])
     assert new_policy(DISCRETE).to_environment(choices) is choices
