@@ -52,7 +52,8 @@ class Settings:
     learning_rate_schedule: str = ""
     """Function that returns a factor of the learning rate, see agentpod.rate_schedules; empty: none."""
     learning_rate_steps: int = 0
-    """Environment steps of a learner over which its learning rate decreases linearly; 0 = constant."""
+    """Environment steps of a learner over which its learning rate decreases linearly; 0 = constant. A child starts at
+    the steps of its parent, as in all schedules."""
     final_learning_rate: float = 0.05
     """Learning rate after the decrease, as a fraction of `learning_rate`."""
 

@@ -72,7 +72,10 @@ _SCHEDULE = {
         "", "function that returns a factor of the learning rate; empty: learning_rate_steps"
     ),
     "learning_rate_steps": Hyperparameter(
-        0, "environment steps of a learner over which the learning rate decays; 0: constant", 0, 1e12
+        0,
+        "environment steps of a learner, with those of ancestors, over which the learning rate decays; 0: constant",
+        0,
+        1e12,
     ),
     "final_learning_rate": Hyperparameter(0.05, "learning rate after the decay, relative to learning_rate", 0.0, 1.0),
 }
@@ -161,7 +164,7 @@ _OFF_POLICY = {
     "priority_exponent": Hyperparameter(0.6, "0: sample uniformly, 1: in proportion to the error", 0.0, 1.0),
     "priority_correction": Hyperparameter(0.4, "initial exponent of the importance weights; it grows to 1", 0.0, 1.0),
     "priority_annealing_steps": Hyperparameter(
-        100_000, "environment steps until the exponent of the importance weights is 1", 1, 1e12
+        100_000, "environment steps, with those of ancestors, until the exponent of importance weights is 1", 1, 1e12
     ),
     "target_rate": _target_rate(0.005, Search(1e-3, 0.05)),
     "target_period": Hyperparameter(1, "gradient steps between target updates", 1, 1e6),
@@ -169,6 +172,7 @@ _OFF_POLICY = {
     "adam_epsilon": Hyperparameter(1e-8, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
 }
 
+_EXPLORATION_STEPS = "environment steps, with those of ancestors, until the final probability"
 _DQN = {
     **_OFF_POLICY,
     "hidden_sizes": Hyperparameter((128, 128), "widths of the hidden layers", 1, 1e5, structural=True),
@@ -184,9 +188,7 @@ _DQN = {
     "maximum_gradient_norm": Hyperparameter(10.0, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
     "initial_exploration": Hyperparameter(1.0, "initial probability of a random action", 0.0, 1.0),
     "final_exploration": Hyperparameter(0.05, "final probability of a random action", 0.0, 1.0, wide=Search(0.01, 0.2)),
-    "exploration_steps": Hyperparameter(
-        20_000, "environment steps until the final probability", 1, 1e12, scale="log", wide=Search(2_000, 100_000)
-    ),
+    "exploration_steps": Hyperparameter(20_000, _EXPLORATION_STEPS, 1, 1e12, scale="log", wide=Search(2_000, 100_000)),
     "huber_delta": Hyperparameter(1.0, "error above which the loss is linear; 0: always quadratic", 0.0, 1e6),
 }
 
@@ -299,9 +301,7 @@ _VDN = {
     ),
     "updates_per_step": Hyperparameter(0.1, "gradient steps per environment step", 1e-4, 1e3, scale="log"),
     **{key: _DQN[key] for key in ("initial_exploration", "final_exploration")},
-    "exploration_steps": Hyperparameter(
-        50_000, "environment steps until the final probability", 1, 1e12, scale="log", wide=Search(5_000, 500_000)
-    ),
+    "exploration_steps": Hyperparameter(50_000, _EXPLORATION_STEPS, 1, 1e12, scale="log", wide=Search(5_000, 500_000)),
     "recurrent_size": _ON_POLICY["recurrent_size"],
     "sequence_length": Hyperparameter(
         8, "with recurrent_size: steps of each sampled sequence that are trained on", 1, 10_000
