@@ -131,24 +131,20 @@ class Scorer:
         self._task = asyncio.create_task(self._score(frozen, held))
 
     async def settle(self) -> None:
-        """Waits for the evaluation under way, if any, and raises its error; cancellation is not an error.
-
-        A stop cancels it meanwhile as well.
-        """
-        task = self._task
-        if task:
+        """Waits for the evaluation under way, if any, and raises its error; cancellation is not an error."""
+        if task := self._task:
+            # It stays the evaluation under way while this waits: a stop has to find it.
             await asyncio.wait([task])
-            if self._task is task:
-                self._task = None
+            self._forget(task)
             if not task.cancelled():
                 task.result()
 
     async def cancel(self) -> None:
         """Cancels the evaluation under way and ignores its result; one that is being published is finished first."""
         self._request_cancel()
-        task, self._task = self._task, None
-        if task:
+        if task := self._task:
             await asyncio.gather(task, return_exceptions=True)
+            self._forget(task)
 
     async def interrupt(self) -> None:
         """Cancels the evaluation under way, because a role was lost; a policy that is being published is left alone.
@@ -157,6 +153,11 @@ class Scorer:
         """
         if not self._publishing:
             await self.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        # Two callers may have waited for the task, and the first of them may have started the next evaluation.
+        if self._task is task:
+            self._task = None
 
     def _request_cancel(self) -> None:
         if self._task and not self._publishing:

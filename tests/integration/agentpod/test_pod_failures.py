@@ -180,15 +180,25 @@ async def test_an_endless_evaluation_fails_the_agent_and_does_not_block_the_pod(
     assert "time limit" in only_completion(mesh).message
 
 
+@pytest.mark.parametrize(
+    ("steps", "activity"),
+    [(4096, pb.POD_ACTIVITY_TRAINING), (512, pb.POD_ACTIVITY_EVALUATING)],
+    ids=["between two updates", "of the last policy"],
+)
 async def test_a_drain_cancels_an_evaluation_that_occupies_the_compute_thread(
-    mesh, make_spec, make_assignment, monkeypatch
+    mesh, make_spec, make_assignment, monkeypatch, steps, activity
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("agentpod.roles.episodes.MAXIMUM_EPISODE_STEPS", 10**9)
-    spec = make_spec("python:environments:endless", evaluation={"episodes": 4, "every_environment_steps": 512})
+    evaluation = {"episodes": 4, "every_environment_steps": 512}
+    spec = make_spec("python:environments:endless", steps=steps, evaluation=evaluation)
+
+    def is_evaluating() -> bool:
+        reported = [renewal.progress for renewal in mesh.orchestrator.renewals]
+        return any(progress.policy_version and progress.activity == activity for progress in reported)
 
     async def drain_while_evaluating() -> None:
-        await until(lambda: any(renewal.progress.policy_version for renewal in mesh.orchestrator.renewals))
+        await until(is_evaluating)
         mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
 
     draining = asyncio.create_task(drain_while_evaluating())
@@ -196,7 +206,10 @@ async def test_a_drain_cancels_an_evaluation_that_occupies_the_compute_thread(
         assert await run(mesh, make_assignment(spec)) == 0
     await draining
     assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
-    assert fetch_latest(store_of(mesh), "t-a0") is not None
+    drained = fetch_latest(store_of(mesh), "t-a0")
+    assert drained is not None
+    assert drained.manifest.environment_steps == only_completion(mesh).progress.environment_steps > 0
+    assert not drained.manifest.HasField("evaluation")
 
 
 async def test_scores_are_submitted_later_if_the_leaderboard_does_not_answer(mesh, make_spec, make_assignment):
