@@ -169,6 +169,30 @@ def check_priority(quotas: Quotas, owner: Ownership, spec: TournamentSpec, *, op
         )
 
 
+def check_update(
+    quotas: Quotas, owner: Ownership, before: TournamentSpec, after: TournamentSpec, *, operator: bool
+) -> None:
+    """Refuses a change of a pool beyond the limits. What the change leaves as it is or lowers may exceed them.
+
+    An operator may have raised the priority, or lowered the limits since the tournament was created.
+
+    Args:
+        quotas: The limits.
+        owner: The owner of the tournament.
+        before: The specification without the change.
+        after: The specification with the change.
+        operator: Whether the caller is an operator.
+
+    Raises:
+        InvalidArgument: The priority is raised too high (BAD_SPEC).
+        ResourceExhausted: The smallest pool grows beyond what it could have (QUOTA_EXCEEDED).
+    """
+    if after.pool.priority > before.pool.priority:
+        check_priority(quotas, owner, after, operator=operator)
+    if after.pool.minimum_pods > before.pool.minimum_pods:
+        check_pool(quotas, owner, after)
+
+
 def _exceeded(
     setting: str, limit: int, owner: str, what: str, *, retry_seconds: float | None = None
 ) -> ResourceExhausted:

@@ -116,14 +116,8 @@ class Tournaments:
             NotFound: There is no such tournament.
             FailedPrecondition: The tournament has ended (TOURNAMENT_ENDED).
         """
-        return await self._change(
-            lambda transaction: update(
-                transaction,
-                request,
-                request_key("UpdateTournament", caller),
-                lambda spec, owner: self._check_owner_limits(spec, owner, caller or local_user()),
-            )
-        )
+        key, operator = request_key("UpdateTournament", caller), _is_operator(caller)
+        return await self._change(lambda transaction: update(transaction, request, key, self._limits, operator))
 
     async def cancel(self, request: pb.CancelTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
         """Cancels a tournament; one that has ended, or is ending, stays unchanged.
@@ -205,10 +199,8 @@ class Tournaments:
             InvalidArgument: The priority is higher than the role of the caller allows (BAD_SPEC).
             ResourceExhausted: Its smallest pool is larger than all pods of the caller may be (QUOTA_EXCEEDED).
         """
-        self._check_owner_limits(spec, ownership_for(caller or local_user()), caller or local_user())
-
-    def _check_owner_limits(self, spec: TournamentSpec, owner: Ownership, caller: Principal) -> None:
-        quotas.check_priority(self._limits, owner, spec, operator=access_pb2.ROLE_OPERATOR in caller.roles)
+        owner = ownership_for(caller or local_user())
+        quotas.check_priority(self._limits, owner, spec, operator=_is_operator(caller))
         quotas.check_pool(self._limits, owner, spec)
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
@@ -292,7 +284,8 @@ def update(
     transaction: Transaction,
     request: pb.UpdateTournamentRequest,
     key: str,
-    check_limits: Callable[[TournamentSpec, Ownership], None] = lambda spec, owner: None,
+    limits: Quotas,
+    operator: bool,
 ) -> TournamentRecord:
     """Changes pool limits, objective or labels once per request id, if the limits of the owner allow the pool."""
 
@@ -318,8 +311,8 @@ def update(
             raise InvalidArgument(
                 "pool.maximum_pods: is the size of a round of this synchronous tournament and cannot be changed"
             )
-        if spec.pool != tournament.spec.pool:
-            check_limits(spec, ownership_of(transaction, tournament.tournament_id))
+        owner = ownership_of(transaction, tournament.tournament_id)
+        quotas.check_update(limits, owner, tournament.spec, spec, operator=operator)
         records.save(transaction, replace(tournament, spec=spec))
         return spec
 
@@ -392,6 +385,10 @@ def _once(
         return request.tournament_id
 
     return records.find_tournament(transaction, transaction.run_once(key, request.request_id, request, act))
+
+
+def _is_operator(caller: Principal | None) -> bool:
+    return access_pb2.ROLE_OPERATOR in (caller or local_user()).roles
 
 
 def request_key(method: str, caller: Principal | None) -> str:

@@ -37,6 +37,7 @@ from podrace.access.tokens import AUDIENCE, claims_of
 from podrace.errors import InvalidArgument, ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import PoolSpec
 
 NOW = 1_800_000_000.0
 KEY = MeshKey(make_pem(), lambda: NOW)
@@ -169,6 +170,25 @@ async def test_a_pool_or_a_priority_beyond_the_limits_is_refused_when_it_is_crea
     change = pb.UpdateTournamentRequest(request_id="raise", tournament_id=name)
     change.pool.priority = 50
     await running.call(OPERATOR, "UpdateTournament", change)
+
+
+async def test_an_owner_changes_the_pool_of_a_tournament_whose_priority_an_operator_has_raised(
+    running: Running,
+) -> None:
+    name = await running.create(ALICE, "created")
+
+    async def change(token: str, request_id: str, **pool: int) -> Any:
+        request = pb.UpdateTournamentRequest(request_id=request_id, tournament_id=name, pool=PoolSpec(**pool))
+        return (await running.call(token, "UpdateTournament", request)).tournament.spec.pool
+
+    await change(OPERATOR, "raise", priority=50)
+    changed = await change(ALICE, "fewer", maximum_pods=2)
+    assert (changed.maximum_pods, changed.priority) == (2, 50)
+    with pytest.raises(InvalidArgument, match=r"pool.priority = 51: expected at most 0"):
+        await change(ALICE, "raise further", priority=51)
+    assert (await change(ALICE, "lower", priority=10)).priority == 10
+    with pytest.raises(InvalidArgument, match=r"pool.priority = 50: expected at most 0"):
+        await change(ALICE, "raise again", priority=50)
 
 
 async def test_a_person_makes_a_limited_number_of_calls_and_others_are_answered_meanwhile(running: Running) -> None:

@@ -9,6 +9,7 @@ from orchestrator.decisions.quotas import (
     check_pool,
     check_priority,
     check_tournaments,
+    check_update,
     share_of,
 )
 from podrace.access.ownership import Ownership
@@ -93,6 +94,17 @@ def test_the_priority_is_limited_by_the_role_and_by_the_owner() -> None:
         check_priority(limits, ALICE, spec(priority=8), operator=False)
     with pytest.raises(InvalidArgument, match=r"quota.operator_priority"):
         check_priority(limits, ALICE, spec(priority=101), operator=True)
+
+
+def test_an_update_may_keep_or_lower_what_exceeds_the_limits_and_not_raise_it() -> None:
+    limits, before = quotas(pods=4), spec(priority=50, minimum=6)
+    for after in (before, spec(priority=49, minimum=6), spec(priority=50, minimum=5)):
+        check_update(limits, ALICE, before, after, operator=False)
+    check_update(limits, ALICE, before, spec(priority=51, minimum=6), operator=True)
+    with pytest.raises(InvalidArgument, match=r"pool.priority = 51: expected at most 0"):
+        check_update(limits, ALICE, before, spec(priority=51, minimum=6), operator=False)
+    with pytest.raises(ResourceExhausted, match=r"need 7 pods; the limit of quota.pods is 4"):
+        check_update(limits, ALICE, before, spec(priority=50, minimum=7), operator=True)
 
 
 def test_shares_follow_the_settings() -> None:
