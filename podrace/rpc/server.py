@@ -33,6 +33,12 @@ KEEPALIVE_MILLISECONDS = 10_000
 that is gone end soon."""
 LARGEST_MESSAGE_BYTES = 4 << 20
 """Larger requests are refused with RESOURCE_EXHAUSTED; the default of gRPC, for answers as well."""
+LARGEST_HEALTH_MESSAGE_BYTES = 4 << 10
+"""The same at `health_listen`, where a request holds the name of a service."""
+MOST_HEALTH_CONNECTIONS = 256
+"""Most connections to `health_listen` at a time."""
+MOST_HEALTH_STREAMS = 100
+"""Most calls at a time of one connection to `health_listen`."""
 LARGEST_HEADERS_BYTES = 16 << 10
 """Most bytes of the metadata of a call, which may hold a token of an identity provider."""
 HANDSHAKE_MILLISECONDS = 5_000
@@ -152,7 +158,7 @@ class Server:
         if config.reflection:
             enable_reflection([*names, health.SERVICE_NAME], server.server)
         await server.server.start()
-        health_server = await _bound(config.health_listen, None, Guard([]), config) if config.health_listen else None
+        health_server = await _bound_health(config) if config.health_listen else None
         if health_server:
             health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
             await health_server.server.start()
@@ -209,6 +215,18 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
+def health_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """Returns the gRPC options of a server that anyone may call and that answers health checks only."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = {
+        "grpc.max_allowed_incoming_connections": min(MOST_HEALTH_CONNECTIONS, max(1, descriptors // 16)),
+        "grpc.max_concurrent_streams": MOST_HEALTH_STREAMS,
+        # gRPC ends a call as soon as it has read that its request is larger.
+        "grpc.max_receive_message_length": LARGEST_HEALTH_MESSAGE_BYTES,
+    }
+    return list((dict(server_options(config)) | limits).items())
+
+
 class _Bound(NamedTuple):
     server: grpc.aio.Server
     address: str
@@ -226,7 +244,7 @@ async def standby_health(config: ServerConfig, *, ready: bool) -> AsyncIterator[
     if not config.health_listen:
         yield
         return
-    bound = await _bound(config.health_listen, None, Guard([]), config)
+    bound = await _bound_health(config)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, bound.server)
     # The names of the services are unknown here.
@@ -246,14 +264,15 @@ async def _bound(
     guard: Guard,
     config: ServerConfig,
     check_leads: Callable[[], None] = lambda: None,
+    options: list[tuple[str, int]] | None = None,
 ) -> _Bound:
-    """Creates a server bound to an address; raises as Server.start does."""
+    """Creates a server bound to an address, by default with the gRPC options of a service; raises as Server.start."""
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
     check = functools.partial(_checked_by_leader, check_leads)
     interceptors = [ErrorTranslator(), AccessInterceptor(guard, check)]
-    server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
+    server = grpc.aio.server(interceptors=interceptors, options=options or server_options(config))
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError:
@@ -267,6 +286,11 @@ async def _bound(
         f"cannot listen on {listen}: the address is in use or does not belong to this machine;"
         " choose another or stop the process that uses it"
     )
+
+
+async def _bound_health(config: ServerConfig) -> _Bound:
+    """Creates the server of `health_listen`; raises as Server.start does."""
+    return await _bound(config.health_listen, None, Guard([]), config, options=health_options(config))
 
 
 def _checked_by_leader(check_leads: Callable[[], None], request: Any, method: str) -> Any:
