@@ -4,6 +4,7 @@ A manifest is written by a pod, and so are the files that it lists. What can be 
 
 - It is the agent's: tournament, algorithm, seed, hyperparameters, starting checkpoint, and a lease epoch that the agent
   has had.
+- The networks of its policies are code of podrace, or code that the specification names.
 - Its counters are possible: the steps of the agent are within its budget, and the steps that the policy was trained on
   are those of the agent and of the checkpoint that it started from.
 - Its score adds up: all numbers are finite, the number of episodes is one that the specification allows, and mean and
@@ -30,6 +31,7 @@ from podrace.comparison.racing import FIRST_STAGE
 from podrace.errors import BAD_CHECKPOINT, BAD_DIGEST, NON_FINITE, DataLoss, InvalidArgument, PodraceError
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.specification import catalog
+from podrace.specification.declared_algorithms import NETWORK_CLASS, names_code
 from podrace.specification.environment_search import COUNT
 from podrace.specification.pods.sizes import grows_by_learners
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -86,6 +88,7 @@ def first_problem(manifest: Manifest, expected: Expected) -> Problem | None:
 
 def _problems(manifest: Manifest, expected: Expected) -> Iterator[Problem]:
     yield from _owner(manifest, expected)
+    yield from _networks(manifest, expected.spec)
     yield from _parts(manifest)
     yield from _counters(manifest, expected)
     if manifest.snapshot:
@@ -129,6 +132,14 @@ def _owner(manifest: Manifest, expected: Expected) -> Iterator[Problem]:
         yield Problem("mate_manifest_digests", f"has {len(manifest.mate_manifest_digests)} entries: expected {mates}")
     if not 1 <= manifest.lease_epoch <= expected.lease_epoch:
         yield Problem("lease_epoch", f"= {manifest.lease_epoch}: expected 1 to {expected.lease_epoch}")
+
+
+def _networks(manifest: Manifest, spec: TournamentSpec) -> Iterator[Problem]:
+    """Yields policies whose network is code that the specification does not name."""
+    for name, description in sorted(manifest.policies.items()):
+        if not names_code(spec, NETWORK_CLASS, address := description.network_class):
+            field = f"policies[{name[:64]!r}].network_class"
+            yield Problem(field, f"= {address[:100]!r}: the specification does not name this network")
 
 
 def _parts(manifest: Manifest) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from leaderboard.checkpoints import submission_check
 from leaderboard.checkpoints.manifest_check import Problem
 from leaderboard.store.refusal_records import LONGEST_MESSAGE, refusals_after
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Refusal, SubmitCandidateRequest
@@ -40,20 +41,28 @@ def _huge() -> bytes:
 
 
 HUGE = _huge()
+NO_POLICIES: Mapping[str, PolicyDescription] = {}
 
 
-def submission_of(mesh: Any, agent: Agent, parts: dict[str, bytes]) -> SubmitCandidateRequest:
+def submission_of(
+    mesh: Any, agent: Agent, parts: dict[str, bytes], policies: Mapping[str, PolicyDescription] = NO_POLICIES
+) -> SubmitCandidateRequest:
     """Publishes a checkpoint with these parts, and returns the request that submits it."""
     claim(mesh.store, agent.agent_id, 1)
-    name = publish(mesh.store, agent.agent_id, 1, parts, manifest_of(agent, parts["policy"], 5.0))
+    manifest = manifest_of(agent, parts["policy"], 5.0)
+    for key, description in policies.items():
+        manifest.policies[key].CopyFrom(description)
+    name = publish(mesh.store, agent.agent_id, 1, parts, manifest)
     checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
     return SubmitCandidateRequest(request_id=name, checkpoint=checkpoint, lease_epoch=1)
 
 
-async def refusal_of(mesh: Any, agent: Agent, parts: dict[str, bytes]) -> Refusal:
+async def refusal_of(
+    mesh: Any, agent: Agent, parts: dict[str, bytes], policies: Mapping[str, PolicyDescription] = NO_POLICIES
+) -> Refusal:
     """Submits a checkpoint with these parts, which is refused, and returns what is recorded."""
     with pytest.raises(InvalidArgument):
-        await mesh.updater.submit(submission_of(mesh, agent, parts))
+        await mesh.updater.submit(submission_of(mesh, agent, parts, policies))
     (recorded,) = await mesh.state.transact(refusals_after, agent.tournament_id, 0)
     assert isinstance(recorded, Refusal)
     return recorded
@@ -103,4 +112,31 @@ async def test_a_checkpoint_with_test_vectors_is_accepted(mesh: Any, make_spec: 
     agent = await mesh.generate(make_spec(), 0)
     parts = {"policy": policy_file(agent), "test_vectors": safetensors(VECTORS)}
     await mesh.updater.submit(submission_of(mesh, agent, parts))
+    assert len(await mesh.board()) == 1
+
+
+async def test_a_manifest_that_names_another_network_than_the_specification_is_refused(
+    mesh: Any, make_spec: Callable[..., TournamentSpec]
+) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    parts = {"policy": policy_file(agent)}
+    policies = {
+        "agent": PolicyDescription(part="policy"),
+        "other": PolicyDescription(part="policy", network_class="python:planted:Net"),
+    }
+    recorded = await refusal_of(mesh, agent, parts, policies)
+    assert (
+        "policies['other'].network_class = 'python:planted:Net': the specification does not name this network"
+        in recorded.message
+    )
+
+
+async def test_a_manifest_may_name_a_network_of_the_specification(
+    mesh: Any, make_spec: Callable[..., TournamentSpec]
+) -> None:
+    own = {"ppo": {"hyperparameters": {"network_class": "python:mine:Net"}}}
+    agent = await mesh.generate(make_spec(algorithms=own), 0)
+    parts = {"policy": safetensors({"actor.first.weight": [2, 4]})}
+    policies = {"agent": PolicyDescription(part="policy", network_class="python:mine:Net")}
+    await mesh.updater.submit(submission_of(mesh, agent, parts, policies))
     assert len(await mesh.board()) == 1
