@@ -24,17 +24,22 @@ class EvaluationEpochs:
 
         In a synchronous tournament it depends only on the round of the agent, because progress is not reproducible: the
         steps of the earlier rounds count, which have ended, and the clock does not count.
+
+        The epoch of a tournament never falls: after its objective was extended, it stays in the epoch that it has
+        reached until its progress leads to a higher one.
         """
         tournament = self._runtime.cache.tournaments.get(tournament_id)
         work = self._runtime.cache.works.get(work_id)
         if tournament is None or not isinstance(work, AgentRecord):
             return 0
-        objective = tournament.spec.objective
-        if not tournament.spec.synchronous:
+        if tournament.spec.synchronous:
+            begin = work.number - work.number % tournament.round_size
+            seconds, steps = 0.0, await self._steps_before(tournament_id, begin)
+        else:
             seconds = self._runtime.running_time.seconds(tournament_id, self._clock.monotonic())
-            return evaluation_epoch(objective, seconds, self._runtime.counters.environment_steps(tournament_id))
-        begin = work.number - work.number % tournament.round_size
-        return evaluation_epoch(objective, 0.0, await self._steps_before(tournament_id, begin))
+            steps = self._runtime.counters.environment_steps(tournament_id)
+        epoch = evaluation_epoch(tournament.spec.objective, seconds, steps)
+        return self._runtime.counters.reach_epoch(tournament_id, epoch)
 
     async def _steps_before(self, tournament_id: str, begin: int) -> int:
         known = self._earlier_steps.get((tournament_id, begin))

@@ -61,6 +61,7 @@ CREATE TABLE IF NOT EXISTS deletions (tournament_id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ownerships (tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS pauses (tournament_id TEXT PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS labels (tournament_id TEXT PRIMARY KEY, labels TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS evaluation_epochs (tournament_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS resizes (
     pod_id TEXT PRIMARY KEY, tournament_id TEXT NOT NULL, predecessor_id TEXT NOT NULL, agent_id TEXT NOT NULL,
     phase TEXT NOT NULL, scores INTEGER NOT NULL, begin_time REAL NOT NULL, gap_seconds REAL);

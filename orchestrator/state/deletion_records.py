@@ -30,6 +30,7 @@ TABLES = (
     "events",
     "ownerships",
     "pauses",
+    "evaluation_epochs",
     "labels",
     "resizes",
     "give_backs",

@@ -1,7 +1,7 @@
 """Holds the state that is kept in memory only: leases, counters, running time, best candidates, and waiting calls.
 
-What must survive a restart (environment steps, running time, best candidates) is saved every few seconds with
-`save_changes`. The event loop owns this state: no other thread may read or write it.
+What must survive a restart (environment steps, running time, evaluation epochs, best candidates) is saved every few
+seconds with `save_changes`. The event loop owns this state: no other thread may read or write it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class RuntimeState:
         changes: Notified when something changed that a waiting pod or watcher may want to know.
         reconcile_requested: Set to start a reconcile cycle at once.
         leases: Assignments that pods hold.
-        counters: Environment steps and failed agents.
+        counters: Environment steps, failed agents and evaluation epochs.
         running_time: How long each tournament has been running.
         best: Best candidate of each tournament.
         connected_pods: Pods that have requested work.
@@ -76,7 +76,7 @@ class RuntimeState:
         self.cache.apply_saved([*saved.pods, *saved.works, *saved.failures])
         for tournament in saved.tournaments:
             self._restore_tournament(tournament)
-        self.counters.restore(saved.steps, saved.failed_agents, saved.stopped_agents)
+        self.counters.restore(saved.steps, saved.failed_agents, saved.stopped_agents, saved.evaluation_epochs)
         for work in saved.works:
             if isinstance(work, AgentRecord):
                 self.counters.restore_agent(work.agent_id, work.environment_steps)
@@ -143,13 +143,19 @@ class RuntimeState:
 
     def take_unsaved_changes(self) -> UnsavedChanges:
         """Returns what changed since the last call and must survive a restart."""
-        return UnsavedChanges(self.counters.take_unsaved(), self.running_time.take_unsaved(), self.best.take_unsaved())
+        return UnsavedChanges(
+            self.counters.take_unsaved(),
+            self.running_time.take_unsaved(),
+            self.best.take_unsaved(),
+            self.counters.take_unsaved_epochs(),
+        )
 
     def mark_unsaved(self, changes: UnsavedChanges) -> None:
         """Includes changes that could not be saved in the next `take_unsaved_changes`, with their latest values."""
         self.counters.mark_unsaved(changes.agent_steps)
         self.running_time.mark_unsaved(changes.running_seconds)
         self.best.mark_unsaved(changes.best)
+        self.counters.mark_unsaved_epochs(changes.evaluation_epochs)
 
 
 async def save_changes(state: StateDatabase, runtime: RuntimeState) -> None:

@@ -44,6 +44,8 @@ class SavedState:
     """Tournaments that users have paused."""
     labels: Sequence[LabelsRecord] = ()
     """Labels of tournaments."""
+    evaluation_epochs: dict[str, int] = field(default_factory=dict)
+    """Highest evaluation epoch by tournament."""
     restored_epoch: int = 0
     """Epoch of backups with which the database was restored last; 0: it never was."""
 
@@ -58,6 +60,8 @@ class UnsavedChanges:
     """Running time by tournament."""
     best: dict[str, Candidate]
     """Best candidate by tournament."""
+    evaluation_epochs: dict[str, int] = field(default_factory=dict)
+    """Highest evaluation epoch by tournament."""
 
 
 def load_saved_state(transaction: Transaction) -> SavedState:
@@ -80,6 +84,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         records.select(transaction, OwnershipRecord, "true ORDER BY rowid"),
         records.select(transaction, PauseRecord, "reason != ''"),
         records.select(transaction, LabelsRecord, "true"),
+        {name: int(epoch) for name, epoch in transaction.execute("SELECT tournament_id, epoch FROM evaluation_epochs")},
         restored_epoch(transaction),
     )
 
@@ -105,6 +110,14 @@ def write_changes(transaction: Transaction, changes: UnsavedChanges) -> None:
     for tournament_id, best in changes.best.items():
         transaction.execute(
             "UPDATE tournaments SET best = ? WHERE tournament_id = ?", best.SerializeToString(), tournament_id
+        )
+    for tournament_id, epoch in changes.evaluation_epochs.items():
+        # A row is stored only for a tournament that was not deleted meanwhile.
+        transaction.execute(
+            "INSERT INTO evaluation_epochs SELECT tournament_id, CAST(? AS INTEGER) FROM tournaments"
+            " WHERE tournament_id = ? ON CONFLICT (tournament_id) DO UPDATE SET epoch = excluded.epoch",
+            epoch,
+            tournament_id,
         )
 
 

@@ -138,7 +138,10 @@ async def test_records_lists_and_counters_are_the_same(opened: Open) -> None:
         await database.transact(save, one)
     await database.transact(save, LabelsRecord("second-aaaaaa", '{"team/x": "red*", "b": "1"}'))
     steps = {"first-aaaaaa-a0": 2**40, "first-aaaaaa-a1": 3, "unknown": 5}
-    await database.transact(saved_state.write_changes, saved_state.UnsavedChanges(steps, {"first-aaaaaa": 1.5}, {}))
+    for epoch in (2, 3):
+        epochs = {"first-aaaaaa": epoch, "deleted": epoch}
+        changes = saved_state.UnsavedChanges(steps, {"first-aaaaaa": 1.5}, {}, epochs)
+        await database.transact(saved_state.write_changes, changes)
 
     async def ids(filter: str, order_by: str = "") -> list[str]:
         request = pb.ListTournamentsRequest(filter=filter, order_by=order_by)
@@ -156,6 +159,7 @@ async def test_records_lists_and_counters_are_the_same(opened: Open) -> None:
     assert first == replace(tournament("first", 1), running_seconds=1.5)
     found = await database.transact(saved_state.load_saved_state)
     assert found.steps == {"first-aaaaaa": 2**40 + 3}
+    assert found.evaluation_epochs == {"first-aaaaaa": 3}
     assert [one.agent_id for one in found.works if isinstance(one, AgentRecord)] == [
         agent(0).agent_id,
         agent(1).agent_id,

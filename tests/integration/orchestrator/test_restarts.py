@@ -31,6 +31,34 @@ async def test_after_a_restart_pods_are_adopted_and_every_lease_lasts_one_full_d
         assert seen.running_duration.seconds == 14, "the time between the two runs does not count"
 
 
+async def test_evaluation_epochs_never_fall_although_the_objective_is_extended_and_the_orchestrator_restarted(
+    open_mesh: Any, spec: Any
+) -> None:
+    objective = ObjectiveSpec(environment_steps=8000)
+    assignment = tournament_pb2.AssignmentSpec(environment_steps=100_000)
+    epochs = []
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec(maximum_pods=1, objective=objective, assignment=assignment))
+        await mesh.cycle()
+        work = await mesh.assigned(f"{name}-p0")
+
+        async def trained(steps: int) -> None:
+            epochs.append((await mesh.renew(work, environment_steps=steps)).evaluation_epoch)
+
+        for steps in (500, 1500, 5500):
+            await trained(steps)
+        extended = pb.UpdateTournamentRequest(request_id="extend", tournament_id=name)
+        extended.objective.environment_steps = 80_000
+        await mesh.call("UpdateTournament", extended)
+        await trained(6000)
+        await mesh.cycle(5.0)
+    async with open_mesh(launcher=mesh.launcher) as mesh:
+        await mesh.cycle()
+        for steps in (7000, 59_999, 60_000):
+            await trained(steps)
+    assert epochs == [0, 1, 5, 5, 5, 5, 6]
+
+
 async def test_after_a_restart_a_pod_that_died_in_between_is_replaced(open_mesh: Any, spec: Any) -> None:
     async with open_mesh() as mesh:
         name = await mesh.create(spec(maximum_pods=1))

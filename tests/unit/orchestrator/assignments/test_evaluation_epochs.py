@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from orchestrator.assignments.evaluation_epochs import EvaluationEpochs
+from orchestrator.state.counters import Counters
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from podrace.tournament.v1.tournament_pb2 import AssignmentSpec, ObjectiveSpec, PoolSpec, TournamentSpec
 
@@ -41,8 +42,9 @@ def epochs_of(one: Any, *, seconds: float = 0.0, steps: int = 0) -> tuple[Evalua
     runtime: Any = SimpleNamespace(
         cache=SimpleNamespace(tournaments={"t": one}, works=works),
         running_time=SimpleNamespace(seconds=lambda name, now: seconds),
-        counters=SimpleNamespace(environment_steps=lambda name: steps),
+        counters=Counters(),
     )
+    runtime.counters.count_steps("t", "a0", steps)
     state: Any = SimpleNamespace(transact=transact)
     clock: Any = SimpleNamespace(monotonic=lambda: 0.0)
     return EvaluationEpochs(state, runtime, clock), transactions
@@ -74,3 +76,16 @@ async def test_otherwise_all_agents_have_the_epoch_of_the_progress() -> None:
 async def test_work_that_trains_no_agent_has_the_epoch_0() -> None:
     epochs, _ = epochs_of(tournament(), steps=18_000)
     assert (await epochs.of("t", "e0"), await epochs.of("other", "a0")) == (0, 0)
+
+
+async def test_the_epoch_stays_when_the_objective_is_extended_until_the_progress_leads_to_the_next_one() -> None:
+    for synchronous in (False, True):
+        one = tournament(synchronous=synchronous, pool=PoolSpec(maximum_pods=2))
+        epochs, _ = epochs_of(one, steps=18_000)
+        before = await epochs.of("t", "a6")
+        one.spec.objective.environment_steps *= 10
+        one.spec.objective.wall_clock_duration.seconds *= 10
+        assert await epochs.of("t", "a6") == before == (2 if synchronous else 3)
+        assert await epochs.of("t", "a8") == before
+        one.spec.objective.environment_steps //= 20
+        assert await epochs.of("t", "a8") > before
