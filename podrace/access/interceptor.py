@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ from google.protobuf.message import Message
 from podrace import tracing
 from podrace.access.credentials import NO_TRANSPORT, Credentials, bearer_token
 from podrace.access.guard import Guard
-from podrace.access.principal import set_current_principal
+from podrace.access.principal import Principal, set_current_principal
 from podrace.access.rules import Rule, rule_of
 from podrace.errors import InvalidArgument
 
@@ -21,6 +22,10 @@ CheckRequest = Callable[[Any, str], Any]
 """Returns a request of a method, and raises InvalidArgument if it is not valid."""
 LARGEST_PUBLIC_REQUEST_BYTES = 1024
 """Most bytes of a request that begins a stream without authentication: the name of a service."""
+
+
+_authenticated: ContextVar[tuple[Context, Principal] | None] = ContextVar("podrace_authenticated", default=None)
+"""The call that this task answers, and its caller."""
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
@@ -54,6 +59,27 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         is_stream = handler.request_streaming or handler.response_streaming
         return _wrapped(_traced(handler, handler_call_details), self._admitting(rule, token, is_stream=is_stream))
 
+    async def authenticate(self, rule: Rule, token: str, context: Context) -> Principal:
+        """Returns the caller of a call, which is authenticated once.
+
+        Args:
+            rule: Of the method.
+            token: That the caller presents; empty: none.
+            context: Of the call.
+
+        Raises:
+            PodraceError: As `Guard.authenticate`.
+        """
+        known = _authenticated.get()
+        if known is not None and known[0] is context:
+            return known[1]
+        # The certificate matters even to a caller with a token: it may have been revoked.
+        needed = not token or self._guard.checks_connections
+        credentials = Credentials(token, context.peer(), context.auth_context() if needed else NO_TRANSPORT)
+        principal = await self._guard.authenticate(credentials, rule)
+        _authenticated.set((context, principal))
+        return principal
+
     def _admitting(self, rule: Rule, token: str, *, is_stream: bool) -> Admit:
         async def admit(request: Any, context: Context) -> Any:
             if rule.public:
@@ -62,13 +88,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                     _check_size(checked, rule.method)
                     _call_when_done(context, self._guard.open_public_stream(context.peer()))
                 return checked
-            # The certificate matters even to a caller with a token: it may have been revoked.
-            needed = not token or self._guard.checks_connections
-            credentials = Credentials(token, context.peer(), context.auth_context() if needed else NO_TRANSPORT)
-            principal = await self._guard.authenticate(credentials, rule)
-            self._guard.check_role(principal, credentials.peer, rule, request)
+            principal = await self.authenticate(rule, token, context)
+            self._guard.check_role(principal, context.peer(), rule, request)
             checked = self._check_request(request, rule.method)
-            self._guard.check(principal, credentials.peer, rule, checked)
+            self._guard.check(principal, context.peer(), rule, checked)
             if is_stream:
                 _call_when_done(context, self._guard.open_stream(principal))
             set_current_principal(principal)

@@ -39,7 +39,8 @@ class ErrorTranslator(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None:
-            return grpc.unary_unary_rpc_method_handler(_unary(_absent(method), method))
+            # With a stream of requests, because gRPC would receive a single one before it calls the handler.
+            return grpc.stream_unary_rpc_method_handler(_unary(_absent(method), method))
         codec: dict[str, Any] = {
             "request_deserializer": handler.request_deserializer and _marking(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
@@ -75,8 +76,8 @@ def _named(request: Any, method: str) -> NamedResource | None:
 
     A request without an id names a resource with an empty name.
     """
-    rule = rule_of(method)
-    if not isinstance(request, Message) or not rule.path:
+    # First the request: the rules of methods are remembered, and a call may name any method.
+    if not isinstance(request, Message) or not (rule := rule_of(method)).path:
         return None
     resource = resource_of(rule, request)
     return NamedResource(kind_name(resource.kind if resource.id else rule.resource), resource.id)

@@ -23,6 +23,7 @@ from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.rpc.descriptors import report_exhaustion
 from podrace.rpc.interceptor import ErrorTranslator, checked_request
 from podrace.rpc.listening import NAMED, check_local
+from podrace.rpc.receiving import ReceivingInterceptor
 from podrace.rpc.reflection import enable_reflection
 from podrace.tasks import first_finished
 
@@ -212,6 +213,8 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", LARGEST_HEADERS_BYTES),
         ("grpc.absolute_max_metadata_size", LARGEST_HEADERS_BYTES),
         ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
+        # gRPC would otherwise accept more than 64 KiB of a request that nothing reads, up to the whole request.
+        ("grpc.http2.bdp_probe", 0),
     ]
 
 
@@ -271,7 +274,10 @@ async def _bound(
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
     check = functools.partial(_checked_by_leader, check_leads)
-    interceptors = [ErrorTranslator(), AccessInterceptor(guard, check)]
+    access = AccessInterceptor(guard, check)
+    interceptors: list[grpc.aio.ServerInterceptor] = [ErrorTranslator(), access]
+    if options is None and _has_unknown_callers(listen, identity, config):
+        interceptors.insert(0, ReceivingInterceptor(access))
     server = grpc.aio.server(interceptors=interceptors, options=options or server_options(config))
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
@@ -286,6 +292,11 @@ async def _bound(
         f"cannot listen on {listen}: the address is in use or does not belong to this machine;"
         " choose another or stop the process that uses it"
     )
+
+
+def _has_unknown_callers(listen: str, identity: tls.TlsIdentity | None, config: ServerConfig) -> bool:
+    """Whether anyone can begin a call: the folder of a Unix socket or the handshake of mutual TLS would prevent it."""
+    return not listen.startswith("unix:") and (identity is None or bool(config.token_listen))
 
 
 async def _bound_health(config: ServerConfig) -> _Bound:

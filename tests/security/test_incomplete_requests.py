@@ -1,4 +1,4 @@
-"""Requests that never become complete occupy little memory at the port for health checks."""
+"""Requests that never become complete occupy little memory of a server, and callers at other ports are served."""
 
 import asyncio
 import subprocess
@@ -10,6 +10,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from incomplete_requests import IncompleteRequests
+
+from podrace import rpc
+from podrace.access.rules import rule_of
+from podrace.errors import DeadlineExceeded, ResourceExhausted
+from podrace.rpc import receiving
+from podrace.rpc.receiving import PublicRequests
+from podrace.rpc.server import ServerConfig
 
 HEALTH = "/grpc.health.v1.Health/Check"
 SERVICE = """
@@ -57,17 +64,86 @@ async def check(address: str) -> str:
         return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
-async def test_incomplete_requests_occupy_little_memory(server: tuple[str, str, int]) -> None:
+@pytest.mark.parametrize(
+    ("port", "method", "most_mib"),
+    [
+        ("health", HEALTH, 60),
+        ("service", HEALTH, 150),
+        ("service", "/podrace.orchestrator.v1.OrchestratorService/ListTournaments", 60),
+        ("service", "/podrace.Unknown/Method", 60),
+    ],
+)
+async def test_incomplete_requests_of_a_caller_without_credentials_occupy_little_memory(server, port, method, most_mib):
     address, health, process = server
-    await check(health)
+    target = health if port == "health" else address
+    await check(target)
     before, grown = memory_mib(process), []
-    calls = [IncompleteRequests(health, HEALTH, 100) for _ in range(3)]
+    calls = [IncompleteRequests(target, method, 100) for _ in range(3)]
     for _ in range(2):
         for each in calls:
             await asyncio.to_thread(each.send, seconds=1.0)
             grown.append(memory_mib(process) - before)
-    assert max(grown) < 60
+    assert max(grown) < most_mib
     assert await check(health) == "SERVING"
     for each in calls:
         each.close()
     assert await check(address) == "SERVING"
+
+
+async def test_a_call_without_a_request_is_refused():
+    async def nothing():
+        for request in ():
+            yield request
+
+    server = await rpc.Server.start(ServerConfig(grace_seconds=0.0), [])
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        for method, code in (
+            (HEALTH, grpc.StatusCode.INVALID_ARGUMENT),
+            ("/podrace.Unknown/Method", grpc.StatusCode.UNIMPLEMENTED),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.stream_unary(method)(nothing(), timeout=10.0)
+            assert refused.value.code() is code
+    await server.drain()
+
+
+async def test_names_of_unknown_methods_are_not_kept():
+    server = await rpc.Server.start(ServerConfig(grace_seconds=0.0), [])
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        before = rule_of.cache_info().currsize
+        for number in range(10):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await channel.unary_unary(f"/podrace.Unknown/Method{number}")(b"", timeout=10.0)
+        assert rule_of.cache_info().currsize == before
+    await server.drain()
+
+
+async def test_each_address_has_few_requests_received_at_a_time_and_others_are_served_meanwhile():
+    requests, arrived, begun = PublicRequests(seconds=20.0), asyncio.Event(), []
+
+    async def read() -> str:
+        begun.append(1)
+        await arrived.wait()
+        return "request"
+
+    async def complete() -> str:
+        return "other"
+
+    calls = [
+        asyncio.create_task(requests.receive(f"ipv4:10.0.0.7:{number}", read))
+        for number in range(receiving.MOST_CALLS_OF_ADDRESS)
+    ]
+    while len(begun) < receiving.MOST_PUBLIC_OF_ADDRESS:
+        await asyncio.sleep(0)
+    assert await requests.receive("ipv4:10.0.0.8:1", complete) == "other"
+    with pytest.raises(ResourceExhausted, match=r"10\.0\.0\.7"):
+        await requests.receive("ipv4:10.0.0.7:9", complete)
+    assert len(begun) == receiving.MOST_PUBLIC_OF_ADDRESS
+    arrived.set()
+    assert set(await asyncio.gather(*calls)) == {"request"}
+    assert await requests.receive("ipv4:10.0.0.7:9", complete) == "other"
+
+
+async def test_a_public_request_that_does_not_arrive_in_time_is_refused():
+    with pytest.raises(DeadlineExceeded, match="did not arrive within"):
+        await PublicRequests(seconds=0.01).receive("ipv4:10.0.0.7:1", asyncio.Event().wait)
