@@ -83,11 +83,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         InvalidArgument: The file cannot be read or is not TOML; the message names the file and the line.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgument(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: not valid TOML: {error}") from None
+    except (ValueError, RecursionError):
+        raise InvalidArgument(f"{path}: a number has thousands of digits, or lists are nested too deeply") from None
 
 
 def split_override(text: str) -> tuple[str, Any]:
@@ -101,7 +103,7 @@ def split_override(text: str) -> tuple[str, Any]:
         raise InvalidArgument(f"--set {text}: expected KEY=VALUE, for instance pool.maximum_pods=2")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return key.strip(), value
 
 

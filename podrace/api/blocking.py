@@ -268,7 +268,7 @@ def train(
     """Trains a tournament, on the mesh of a home or on a mesh that runs elsewhere.
 
     An interrupt (Ctrl-C) stops the tournament; `Tournament.resume` continues it. The mesh of a home runs until the
-    process exits, or until `close` of `Tournament.mesh`.
+    process exits, or until `close` of `Tournament.mesh`. If no tournament could be started, it stops at once.
 
     Args:
         specification: A TOML file, its content as nested dictionaries, or a message.
@@ -286,7 +286,11 @@ def train(
     """
     wanted = resolved(specification, overrides)
     mesh = connect(address) if address else open_home(home, store=store)
-    tournament = mesh.train(wanted)
+    try:
+        tournament = mesh.train(wanted)
+    except BaseException:
+        mesh.close()
+        raise
     if wait:
         try:
             tournament.wait(progress=progress)

@@ -47,6 +47,12 @@ INCOMING_LIFE_SECONDS = 60.0
 FULL = {ENOSPC, EDQUOT, EFBIG}
 
 
+def is_store(folder: Path) -> bool:
+    """Whether a folder has a checkpoint store; raises OSError if it cannot be read."""
+    parts = ("objects", "tournaments", "pointers", "incoming")
+    return all((folder / part).is_dir() for part in parts) and (folder / "lock").exists()
+
+
 class FolderStore:
     """Stores checkpoints in a folder. See CheckpointStore for the methods and their errors."""
 
@@ -79,8 +85,7 @@ class FolderStore:
 
     def _exists(self) -> bool:
         """Whether an earlier process has created the store."""
-        folders = (self._objects(SHARED), self._tournaments, self._pointers, self._incoming)
-        return all(folder.is_dir() for folder in folders) and (self._folder / "lock").exists()
+        return is_store(self._folder)
 
     def _create(self) -> None:
         # Others get no access to a new folder. An operator may have given it to a folder that exists.

@@ -27,6 +27,7 @@ podrace/cli/
 The client of the services is in `podrace.client`, the embedded mesh in `podrace.mesh`.
 """
 
+import io
 import os
 import sys
 import traceback
@@ -54,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from podrace.cli.application import application
 
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale without UTF-8 has no ± and no lines of tables: print something else instead of failing.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return application.main(list(arguments), prog_name="podrace", standalone_mode=False) or 0
     except click.exceptions.NoArgsIsHelpError as error:

@@ -6,7 +6,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.checkpoint_store.manifest import manifest_bytes
 from podrace.client.delivery import FetchedCheckpoint
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import DataLoss, InvalidArgument, NotFound
 from podrace.policy.tensor_file import read_tensors, written_tensors
 
 AGENT = "agent"
@@ -23,7 +23,7 @@ def of_agent(checkpoint: FetchedCheckpoint, agent: str = "") -> FetchedCheckpoin
     Raises:
         InvalidArgument: No agent is named, and agents have separate parameters, or the reverse.
         NotFound: There is no agent of that name.
-        DataLoss: A part cannot be read.
+        DataLoss: A part cannot be read, or has fewer agents.
     """
     policies = checkpoint.manifest.policies
     if AGENT in policies or not policies:
@@ -43,7 +43,10 @@ def of_agent(checkpoint: FetchedCheckpoint, agent: str = "") -> FetchedCheckpoin
     description.ClearField("agent_index")
     for name in (description.part, description.test_vectors_part):
         if name in parts:
-            parts[name] = written_tensors({key: array[index] for key, array in read_tensors(parts[name]).items()})
+            tensors = read_tensors(parts[name])
+            if any(not array.ndim or len(array) <= index for array in tensors.values()):
+                raise DataLoss(f"{name}: has no tensors of agent {agent!r}, whose number is {index}")
+            parts[name] = written_tensors({key: array[index] for key, array in tensors.items()})
     manifest.ClearField("policies")
     manifest.policies[AGENT].CopyFrom(description)
     return replace(checkpoint, manifest=manifest, manifest_json=manifest_bytes(manifest), parts=parts)

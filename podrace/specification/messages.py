@@ -238,6 +238,8 @@ def _problems_of_one(field: Any, value: Any, path: str) -> Iterator[str]:
         yield _duration_problem(value, path)
     elif isinstance(value, Message):
         yield from _value_problems(value, f"{path}.")
+    elif field.name == "null_value":
+        yield f"{path}: null is no value, and TOML cannot write it: leave the key out"
     elif field.enum_type is not None and value not in field.enum_type.values_by_number:
         yield f"{path} = {value}: expected {_expected(field)}"
     elif isinstance(value, float) and not math.isfinite(value):

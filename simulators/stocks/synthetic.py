@@ -67,9 +67,11 @@ class SyntheticMarket:
                 f"not {self.bar_minutes}"
             )
         try:
-            date.fromisoformat(self.start)
+            year = date.fromisoformat(self.start).year
         except ValueError as error:
             raise InvalidArgument(f"{PREFIX}{KIND}: start is not a date: {self.start!r} (write 2010-01-31)") from error
+        if not 1700 <= year <= 2200:
+            raise InvalidArgument(f"{PREFIX}{KIND}: start must be in the years 1700 to 2200, not {self.start}")
 
     @property
     def path(self) -> str:

@@ -52,7 +52,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 def days_option(days: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns the option --days."""
     return click.option(
-        "--days", default=days, show_default=True, type=click.IntRange(min=1), help="How long certificates are valid."
+        "--days",
+        default=days,
+        show_default=True,
+        type=click.IntRange(1, 36_500),
+        help="How long certificates are valid.",
     )
 
 

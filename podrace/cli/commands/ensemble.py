@@ -11,7 +11,7 @@ from podrace.cli.results.scoring import evaluated
 from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options, parse_options
+from podrace.cli.terminal.options import EPISODE_RANGE, SEED_RANGE, Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import plain_table
@@ -39,11 +39,11 @@ class ScoreRow:
 @click.command()
 @click.argument("tournament")
 @click.option("--top", type=click.IntRange(min=2), default=DEFAULT_TOP, show_default=True, help="Number of members.")
-@click.option("--episodes", type=click.IntRange(min=1), help="Episodes to finish.  [default: as in the tournament]")
+@click.option("--episodes", type=EPISODE_RANGE, help="Episodes to finish.  [default: as in the tournament]")
 @click.option(
     "--option", "options", multiple=True, metavar="K=V", help="Change one of `evaluation.options`; repeatable."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the environments.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Seed of the environments.")
 @mesh_options
 def ensemble(
     settings: Settings, tournament: str, top: int, episodes: int | None, options: Sequence[str], seed: int

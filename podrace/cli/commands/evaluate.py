@@ -8,7 +8,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli import session
 from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options, parse_options
+from podrace.cli.terminal.options import EPISODE_RANGE, SEED_RANGE, Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import metrics_table
@@ -21,11 +21,11 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|CANDIDATE")
-@click.option("--episodes", type=click.IntRange(min=1), help="Episodes to finish.  [default: as in the tournament]")
+@click.option("--episodes", type=EPISODE_RANGE, help="Episodes to finish.  [default: as in the tournament]")
 @click.option(
     "--option", "options", multiple=True, metavar="K=V", help="Change one of `evaluation.options`; repeatable."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the environments.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Seed of the environments.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
 @mesh_options
 def evaluate(

@@ -10,10 +10,11 @@ from rich.table import Table
 
 from podrace.checkpoint_store import create_store, open_store
 from podrace.checkpoint_store.contents import AgentFiles, Garbage, delete_garbage, find_garbage, list_agents, verify
+from podrace.checkpoint_store.folder import is_store
 from podrace.checkpoint_store.store import PROBE_AGENT_ID, CheckpointStore, check_digest
 from podrace.cli import EXIT_FAILED
 from podrace.cli.terminal import formats
-from podrace.cli.terminal.options import output_options
+from podrace.cli.terminal.options import FiniteRange, output_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.client.hyperparameters import hyperparameters_of
@@ -55,7 +56,7 @@ def store() -> None:
     "wait_seconds",
     default=DEADLINE_SECONDS,
     show_default=True,
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     metavar="SECONDS",
     help="Time to wait for a server that is starting.",
 )
@@ -131,7 +132,7 @@ def verify_command(uri: str, as_json: bool, debug: bool) -> int:
     "grace_seconds",
     default=GRACE_SECONDS,
     show_default=True,
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     metavar="SECONDS",
     help="Keep files younger than this, which may belong to an unfinished publication.",
 )
@@ -176,9 +177,9 @@ def _show_garbage(uri: str, garbage: Garbage, *, deleted: bool) -> None:
 
 def _open_existing(uri: str, debug: bool, *, only_reading: bool) -> CheckpointStore:
     scheme, separator, path = uri.rpartition("://")
-    # Opening a folder would create it.
-    if (not separator or scheme == "folder") and not Path(path).is_dir():
-        raise NotFound(f"checkpoint store {uri!r}: there is no such folder")
+    # Opening a folder would create a store in it.
+    if (not separator or scheme == "folder") and not is_store(Path(path)):
+        raise NotFound(f"checkpoint store {uri!r}: this folder does not exist or has no store")
     return _open(uri, debug, only_reading=only_reading)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
-from podrace.cli.results.report import make_report, render
+from podrace.cli.results.report import REPORT_FILE, make_report, render
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.labels import read_labels
@@ -45,7 +45,12 @@ STOP_REASON = "stopped from the keyboard"
 
 @click.command()
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
-@click.option("--resume", metavar="TOURNAMENT", default="", help="Resume a stopped, paused or failed tournament.")
+@click.option(
+    "--resume",
+    metavar="TOURNAMENT",
+    default="",
+    help="Resume a stopped, paused or failed tournament, or make the missing report of a complete one.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override a key of SPEC; repeatable.")
 @click.option(
     "--ancestor",
@@ -162,18 +167,24 @@ async def _begin(
 ) -> Tournament:
     """Creates a tournament from a specification, or resumes the one that `wanted` names.
 
+    One that is complete is returned as it is if its report is missing: it ended after its command did, or the report
+    failed.
+
     Raises:
-        FailedPrecondition: The tournament is complete.
+        FailedPrecondition: The tournament is complete, and has its report.
     """
     if isinstance(wanted, TournamentSpec):
         return await client.create_tournament(wanted, labels=labels)
     tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     tournament = tournaments[resolve.resolve_tournament(wanted, list(tournaments), where=settings.where)]
     if tournament.state == TOURNAMENT_STATE_COMPLETED:
-        raise FailedPrecondition(
-            f"tournament {tournament.tournament_id} is complete ({tournament.reason}) and cannot be resumed;"
-            f" its results are in {session.results_folder(settings, tournament)}"
-        )
+        folder = session.results_folder(settings, tournament)
+        if (folder / REPORT_FILE).exists():
+            raise FailedPrecondition(
+                f"tournament {tournament.tournament_id} is complete ({tournament.reason}) and cannot be resumed;"
+                f" its results are in {folder}"
+            )
+        return tournament
     return await client.resume_tournament(tournament.tournament_id)
 
 

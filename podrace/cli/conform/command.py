@@ -8,7 +8,7 @@ import click
 
 from podrace.cli import EXIT_FAILED, session
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import output_options, parse_options
+from podrace.cli.terminal.options import FiniteRange, output_options, parse_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.conformance.examine import CONTRACTS
 from podrace.conformance.findings import Report, RequirementState, line, report_value
@@ -42,10 +42,10 @@ SHOWN = (RequirementState.VIOLATED, RequirementState.ADVISED)
 @click.option(
     "--environment", default="CartPole-v1", show_default=True, help="Environment of an evaluator, a worker or a pod."
 )
-@click.option("--observations", type=click.IntRange(min=1), help="Length of an observation of --environment.")
+@click.option("--observations", type=click.IntRange(1, 2**24), help="Length of an observation of --environment.")
 @click.option(
     "--actions",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 2**24),
     help="Number of actions to choose from; with --continuous, length of an action.",
 )
 @click.option("--continuous", is_flag=True, help="The actions of --environment are continuous.")
@@ -64,7 +64,7 @@ SHOWN = (RequirementState.VIOLATED, RequirementState.ADVISED)
     "deadline_seconds",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(min=0.1, max=1800.0),
+    type=FiniteRange(min=0.1, max=1800.0),
     metavar="SECONDS",
     help="Longest wait for one answer; shorter where the contract demands it.",
 )
@@ -73,7 +73,7 @@ SHOWN = (RequirementState.VIOLATED, RequirementState.ADVISED)
     "most_seconds",
     default=300.0,
     show_default=True,
-    type=click.FloatRange(min=1.0),
+    type=FiniteRange(min=1.0),
     metavar="SECONDS",
     help="Time limit of the whole check.",
 )
@@ -82,7 +82,7 @@ SHOWN = (RequirementState.VIOLATED, RequirementState.ADVISED)
     "lease_seconds",
     default=3.0,
     show_default=True,
-    type=click.FloatRange(min=0.5, max=60.0),
+    type=FiniteRange(min=0.5, max=60.0),
     metavar="SECONDS",
     help="Duration of the leases of a pod.",
 )

@@ -19,7 +19,7 @@ from podrace.cli.continuous.journal import FOLDER, NAME, Journal, JournalState, 
 from podrace.cli.continuous.source import ENDPOINTS, S3, LocalSource, Source
 from podrace.cli.continuous.spec import check_reference
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.options import FiniteRange, Settings, mesh_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.plain_lines import PlainLines
 from podrace.config import unknown
@@ -227,7 +227,7 @@ def status(settings: Settings, name: str) -> int:
     "deadline_seconds",
     default=90.0,
     show_default=True,
-    type=click.FloatRange(min=0.0),
+    type=FiniteRange(min=0.0),
     metavar="SECONDS",
     help="Time limit for its pods to publish and exit.",
 )

@@ -18,7 +18,7 @@ from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options, parse_options
+from podrace.cli.terminal.options import EPISODE_RANGE, SEED_RANGE, Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.client.curve.points import AGENTS, ALL, CHAMPION, CurvePoint, curves
@@ -47,11 +47,9 @@ class CurveRequest:
     "--of", type=click.Choice([CHAMPION, AGENTS, ALL]), default=CHAMPION, show_default=True, help="Curves to draw."
 )
 @click.option("--by", type=click.Choice([WALL_CLOCK, STEPS]), help="Draw only over this axis.  [default: both]")
-@click.option(
-    "--episodes", type=click.IntRange(min=1), default=EPISODES, show_default=True, help="Episodes per snapshot."
-)
+@click.option("--episodes", type=EPISODE_RANGE, default=EPISODES, show_default=True, help="Episodes per snapshot.")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the fresh episodes.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Seed of the fresh episodes.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write the points to this CSV file.")
 @click.option("--plot", "plot_file", type=_FILE, metavar="FILE.png|svg", help="Plot the curves to this file.")
@@ -135,7 +133,7 @@ def _answer(
         notify(f"snapshot {digest[:12]} is omitted: {error}")
     if request.csv is not None:
         with whole_file(request.csv, "--csv") as place:
-            place.write_text(csv_text(points))
+            place.write_text(csv_text(points), encoding="utf-8")
     if request.plot is not None:
         with whole_file(request.plot, "--plot") as place:
             plots.draw(place, points, environments=environments, by=request.by)

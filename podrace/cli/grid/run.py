@@ -19,7 +19,7 @@ from podrace.cli.grid.axes import Cell
 from podrace.cli.grid.results import FAILED, CellOutcome, Grid
 from podrace.cli.grid.screen import GridLines, GridTable
 from podrace.cli.grid.statistics import best_so_far, running_seconds
-from podrace.cli.results.report import make_report
+from podrace.cli.results.report import REPORT_FILE, make_report
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings
 from podrace.cli.views import compute as compute_view
@@ -156,7 +156,7 @@ class Runner:
     async def _reports(self, cell: Cell, tournament: Tournament) -> Mapping[str, Any]:
         """Writes the same report as `podrace train` unless it exists, and returns its content."""
         folder = Folders.of(self._settings.home).tournament(tournament.tournament_id)
-        path = folder / "report.json"
+        path = folder / REPORT_FILE
         if not path.exists() and tournament.champion_manifest_digest and not self._stop.is_set():
             notify = functools.partial(self._notify, cell)
             orchestrator = self._settings.orchestrator

@@ -118,4 +118,4 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     if path.exists() and not force:
         raise FailedPrecondition(f"{path} exists; name another file, or replace it with --force")
     with whole_file(path) as incoming:
-        incoming.write_text(text)
+        incoming.write_text(text, encoding="utf-8")

@@ -14,7 +14,7 @@ from podrace.cli import session
 from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.live_area import LiveArea
-from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.options import FiniteRange, Settings, mesh_options
 from podrace.cli.terminal.output import console, show, show_json
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
@@ -42,7 +42,7 @@ class Running:
     "--period",
     default=DEFAULT_PERIOD_SECONDS,
     show_default=True,
-    type=click.FloatRange(min=0.2, max=3600.0),
+    type=FiniteRange(min=0.2, max=3600.0),
     metavar="SECONDS",
     help="Time between two updates.",
 )

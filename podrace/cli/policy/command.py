@@ -9,7 +9,7 @@ import click
 from podrace.cli import session
 from podrace.cli.policy.tables import overview, values
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import output_options
+from podrace.cli.terminal.options import FiniteRange, output_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client.policy_server import PolicyServerClient, every_address, named_version
 from podrace.errors import FailedPrecondition, InvalidArgument, PodraceError
@@ -105,7 +105,7 @@ def rollback(run: Callable[[Change], int], from_version: str) -> int:
 
 @policy.command(short_help="Let a second version answer a share of the requests, or shadow them.")
 @click.argument("version", required=False, default="", metavar="[VERSION]")
-@click.option("--share", type=click.FloatRange(0.0, 1.0), default=None, help="Share of the requests that it answers.")
+@click.option("--share", type=FiniteRange(0.0, 1.0), default=None, help="Share of the requests that it answers.")
 @click.option(
     "--shadow", is_flag=True, help="It computes all requests, but its answers are not sent; metrics count differences."
 )

@@ -10,7 +10,7 @@ from podrace.cli import session
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options, parse_options
+from podrace.cli.terminal.options import SEED_RANGE, FiniteRange, Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client.evaluating import evaluation_options
 from podrace.client.named_checkpoints import find_checkpoints
@@ -32,7 +32,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="File to write.  [default: ID.gif]",
 )
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the episode.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Seed of the episode.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
 @click.option(
     "--steps", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="Maximum number of steps."
@@ -40,7 +40,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--pictures", type=click.IntRange(2, 2000), default=300, show_default=True, help="Maximum number of frames."
 )
-@click.option("--fps", type=click.FloatRange(1, 50), default=30.0, show_default=True, help="Steps shown per second.")
+@click.option("--fps", type=FiniteRange(1, 50), default=30.0, show_default=True, help="Steps shown per second.")
 @mesh_options
 def render(
     settings: Settings,

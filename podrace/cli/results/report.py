@@ -36,6 +36,8 @@ from podrace.printable import printable
 from podrace.specification.resolve import REPORT_NAME
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
+REPORT_FILE = "report.json"
+"""File of the folder with the results of a tournament, which is written after the others."""
 SHARPE_RATIO = "sharpe_ratio"
 """Measure of single episodes that contains the candidates' Sharpe ratios."""
 OTHERS = ("index_", "random_")
@@ -141,7 +143,7 @@ def _write(
     ended = json_shapes.result(tournament, folder, report.hyperparameters)
     spent = compute_view.as_json(report.compute) if report.compute else {}
     about = {"importance": importance_view.as_json(report.importance), "reports": _reports(report)}
-    _write_json(folder / "report.json", ended | spent | about)
+    _write_json(folder / REPORT_FILE, ended | spent | about)
 
 
 def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -> None:

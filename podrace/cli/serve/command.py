@@ -18,7 +18,7 @@ from podrace.cli.continuous.journal import FOLDER as CONTINUOUS
 from podrace.cli.continuous.journal import NAME as CONTINUOUS_NAME
 from podrace.cli.continuous.journal import read_journal
 from podrace.cli.terminal.interrupts import Interrupts
-from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.options import EPISODE_RANGE, Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client.named_checkpoints import find_checkpoints, names_tournament
 from podrace.errors import InvalidArgument, NotFound, Unimplemented
@@ -47,7 +47,7 @@ STOP_SECONDS = 15.0
 @click.option(
     "--gate-episodes",
     default=0,
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, EPISODE_RANGE.max),
     metavar="N",
     help="Let pods evaluate a new champion and the one that serves on N fresh episodes, and refuse a worse one.",
 )

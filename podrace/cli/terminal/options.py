@@ -1,6 +1,8 @@
 """Defines the options that commands share."""
 
 import functools
+import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,23 @@ from podrace.errors import InvalidArgument
 DEFAULT_HOME = "podrace-home"
 
 Command = Callable[..., int]
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without infinity and NaN. A comparison with NaN is never true, so NaN is in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the number; fails if it is not finite or not in the range."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+SEED_RANGE = click.IntRange(0, 2**64 - 1)
+"""Type of options with a seed: what a field of the contract holds."""
+EPISODE_RANGE = click.IntRange(1, 100_000)
+"""Type of options with a number of episodes, as CreateEvaluation accepts it."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +60,8 @@ class Settings:
     def arguments(self) -> str:
         """Arguments that reach the same mesh again; empty for the default home."""
         if self.orchestrator:
-            return f" --orchestrator {self.orchestrator}"
-        return "" if str(self.home) == DEFAULT_HOME else f" --home {self.home}"
+            return f" --orchestrator {shlex.quote(self.orchestrator)}"
+        return "" if str(self.home) == DEFAULT_HOME else f" --home {shlex.quote(str(self.home))}"
 
 
 def mesh_options(command: Command) -> Command:
@@ -85,7 +104,7 @@ def parse_options(texts: Sequence[str]) -> Struct:
     """Parses `--option k=v`; values are written as in a specification.
 
     Raises:
-        InvalidArgument: A text has no `=` or no key.
+        InvalidArgument: A text has no `=` or no key, or its value cannot be an option.
     """
     values: dict[str, Any] = {}
     for text in texts:
@@ -94,5 +113,8 @@ def parse_options(texts: Sequence[str]) -> Struct:
         key, value = config.split_override(text)
         config.assign(values, key, value.isoformat() if hasattr(value, "isoformat") else value)
     struct = Struct()
-    struct.update(values)
+    try:
+        struct.update(values)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"--option {', '.join(texts)}: options are numbers, strings, lists and tables") from None
     return struct

@@ -13,6 +13,7 @@ from podrace.client.client import Client
 from podrace.client.curve.evaluations import EvaluationSettings, evaluate_snapshots
 from podrace.client.curve.points import (
     AGENTS,
+    ALL,
     CHAMPION,
     CurvePoint,
     chosen,
@@ -23,7 +24,7 @@ from podrace.client.curve.points import (
     within,
 )
 from podrace.client.evaluating import evaluation_options
-from podrace.errors import NotFound
+from podrace.errors import InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -44,6 +45,16 @@ class CurveSettings:
     """Number of a set of episodes that were not used for selection."""
     stochastic: bool = False
     """Whether actions are sampled, also if the tournament evaluates without exploration."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a value that no curve can have."""
+        if self.of not in (CHAMPION, AGENTS, ALL):
+            raise InvalidArgument(f"curve: {self.of!r}: expected {CHAMPION}, {AGENTS} or {ALL}")
+        if self.episodes < 1 or self.seed < 0:
+            raise InvalidArgument(
+                f"curve: episodes = {self.episodes}, seed = {self.seed}: expected at least 1 episode, and a seed of"
+                " 0 or more"
+            )
 
 
 async def snapshots_of(client: Client, tournament: Tournament, of: str) -> list[Snapshot]:

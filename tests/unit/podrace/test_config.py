@@ -203,3 +203,12 @@ def test_a_key_that_is_set_leaves_the_other_defaults_of_its_group() -> None:
 def test_the_option_insecure_is_short_for_the_key() -> None:
     assert config_from_arguments(Listening, ["--insecure"], program="p", environ={}).server.insecure
     assert not config_from_arguments(Listening, [], program="p", environ={}).server.insecure
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 3000 + "]" * 3000], ids=["digits", "depth"])
+def test_a_value_that_python_cannot_read_is_refused_in_one_line(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "huge.toml"
+    path.write_text(f"key = {value}")
+    with pytest.raises(InvalidArgument, match="thousands of digits, or lists are nested"):
+        configurations.read_toml(path)
+    assert configurations.split_override(f"key={value}") == ("key", value)

@@ -58,3 +58,10 @@ def test_another_store_for_a_home_that_is_open_is_refused(log: list[str], tmp_pa
             podrace.open_home(tmp_path / "home", store="folder:///other")
         podrace.open_home(tmp_path / "home", store=f"folder://{tmp_path}/home/store").close()
     assert log == ["started", "stopped"]
+
+
+def test_a_mesh_stops_if_no_tournament_can_be_started_on_it(log: list[str], tmp_path: Path) -> None:
+    wanted = {"environment": {"id": "cartpole"}, "algorithms": {"ppo": {}}, "objective": {"target_return": 475}}
+    with pytest.raises(AttributeError, match="train"):
+        podrace.train(wanted, home=tmp_path / "home")
+    assert log == ["started", "stopped"]

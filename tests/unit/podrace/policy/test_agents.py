@@ -11,7 +11,7 @@ from agentpod.models.description import describe_all, described_network, policie
 from agentpod.models.policy import NetworkSpec, Policy
 from podrace.checkpoint_store.manifest import manifest_bytes, manifest_from_bytes
 from podrace.client.delivery import FetchedCheckpoint
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import DataLoss, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.policy.agents import of_agent
 from podrace.policy.loading import checked_onnx_file
@@ -77,3 +77,10 @@ def test_policies_of_agents_are_those_that_their_descriptions_name() -> None:
     policy, _ = team()
     own = policies_of_agents(policy)["east"]
     assert torch.equal(own.tensors()["actor.0.weight"], policy.tensors()["actor.0.weight"][2])
+
+
+def test_a_checkpoint_that_has_fewer_agents_than_it_describes_is_damaged() -> None:
+    _, checkpoint = team()
+    checkpoint.manifest.policies["south"].agent_index = len(NAMES)
+    with pytest.raises(DataLoss, match=r"policy: has no tensors of agent 'south', whose number is 3"):
+        of_agent(checkpoint, "south")

@@ -5,7 +5,7 @@ import pytest
 
 from podrace.errors import InvalidArgument
 from podrace.specification import resolve
-from podrace.specification.files import load, to_toml, to_values
+from podrace.specification.files import from_values, load, to_toml, to_values
 
 EXAMPLES = sorted((Path(__file__).parents[4] / "examples").glob("*.toml"))
 EVERYTHING = """
@@ -91,3 +91,9 @@ def test_errors_found_while_resolving_name_the_file(tmp_path: Path) -> None:
     path.write_text(EVERYTHING)
     with pytest.raises(InvalidArgument, match=r"everything\.toml: pod\.cores = 0: expected 0\.1 to 1024"):
         load(path, ["pod.cores=0"])
+
+
+def test_an_option_without_a_value_is_refused() -> None:
+    values = {"environment": {"id": "cartpole", "options": {"render_mode": None}}}
+    with pytest.raises(InvalidArgument, match=r"environment\.options\.render_mode: null is no value"):
+        from_values(values | {"algorithms": {"ppo": {}}, "objective": {"target_return": 475}}, source="test")

@@ -206,5 +206,14 @@ def test_read_only_commands_write_nothing(type_: Any, tmp_path: Path, command: s
 def test_read_only_commands_do_not_create_a_missing_folder(type_: Any, tmp_path: Path, command: str) -> None:
     for uri in (str(tmp_path / "typo"), f"folder://{tmp_path}/typo"):
         answer = type_("store", command, uri)
-        assert (answer.code, answer.err) == (2, f"error: checkpoint store {uri!r}: there is no such folder\n")
+        assert (answer.code, answer.err) == (
+            2,
+            f"error: checkpoint store {uri!r}: this folder does not exist or has no store\n",
+        )
     assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "gc"])
+def test_a_folder_that_has_no_store_is_not_reported_intact(type_: Any, tmp_path: Path, command: str) -> None:
+    assert type_("store", command, str(tmp_path)).code == 2
+    assert not list(tmp_path.iterdir())

@@ -242,7 +242,10 @@ def test_resume_continues_a_cancelled_tournament(type_: Any, mesh: Any, canned: 
     assert request.tournament_id == "cartpole-abc123"
 
 
-def test_a_completed_tournament_is_not_resumed(type_: Any, mesh: Any) -> None:
+def test_a_completed_tournament_gets_its_missing_report_and_is_not_resumed(type_: Any, mesh: Any) -> None:
+    made = type_("train", "--resume", "latest", "--orchestrator", mesh.address, "--json")
+    assert made.code == 0, made.err
+    assert (Path(made.json["folder"]) / "report.json").exists()
     answer = type_("train", "--resume", "latest", "--orchestrator", mesh.address)
     assert answer.code == 1
     assert answer.err.startswith("error: tournament cartpole-abc123 is complete")
