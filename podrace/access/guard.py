@@ -73,7 +73,7 @@ class Guard:
             known: Tokens that were verified before; None: none.
         """
         self._rates, self._streams, self._public_streams = rates, streams, OpenPublicStreams()
-        self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
+        self._authenticators, self._pod_id, self.now = tuple(authenticators), pod_id, now
         self._holder_of, self._audit = holder_of, audit
         self._owners, self._scoped = owners, scoped
         self._connection_checks = [
@@ -104,11 +104,22 @@ class Guard:
             self._rates.check(principal)
         return principal
 
+    async def still_admits(self, credentials: Credentials, rule: Rule) -> bool:
+        """Whether the credentials of a call that runs would still identify its caller."""
+        try:
+            await self._principal(credentials, rule.method)
+        except Unauthenticated:
+            return False
+        except PodraceError:
+            # Their issuer does not answer: the caller was admitted once.
+            return True
+        return True
+
     async def _principal(self, credentials: Credentials, method: str) -> Principal:
         for check in self._connection_checks:
             # Before a token that is known: the certificate may have been revoked since.
             check(credentials)
-        token, now = credentials.token, self._now()
+        token, now = credentials.token, self.now()
         if token and (found := self._known.find(token, now)):
             return found
         if not token.isascii():

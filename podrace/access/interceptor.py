@@ -1,11 +1,14 @@
 """Refuses calls that no rule of the contract allows: the one place of a server where access is decided."""
 
+import contextlib
+import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 
 from podrace import tracing
@@ -13,11 +16,13 @@ from podrace.access.credentials import NO_TRANSPORT, Credentials, bearer_token
 from podrace.access.guard import Guard
 from podrace.access.principal import Principal, set_current_principal
 from podrace.access.rules import Rule, rule_of
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, Unavailable
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Admit = Callable[[Any, Context], Awaitable[Any]]
 """Returns the request of an allowed call; raises if the call is refused."""
+CHECK_SECONDS = 5.0
+"""Time for which a watch sends messages without another check of the credentials of its caller."""
 CheckRequest = Callable[[Any, str], Any]
 """Returns a request of a method, and raises InvalidArgument if it is not valid."""
 LARGEST_PUBLIC_REQUEST_BYTES = 1024
@@ -57,6 +62,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         rule = rule_of(handler_call_details.method)
         token = bearer_token(handler_call_details.invocation_metadata or ())
         is_stream = handler.request_streaming or handler.response_streaming
+        if is_watch(rule.method):
+            handler = self._while_admitted(handler, rule, token)
         return _wrapped(_traced(handler, handler_call_details), self._admitting(rule, token, is_stream=is_stream))
 
     async def authenticate(self, rule: Rule, token: str, context: Context) -> Principal:
@@ -73,12 +80,27 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         known = _authenticated.get()
         if known is not None and known[0] is context:
             return known[1]
-        # The certificate matters even to a caller with a token: it may have been revoked.
-        needed = not token or self._guard.checks_connections
-        credentials = Credentials(token, context.peer(), context.auth_context() if needed else NO_TRANSPORT)
-        principal = await self._guard.authenticate(credentials, rule)
+        principal = await self._guard.authenticate(self._credentials(token, context), rule)
         _authenticated.set((context, principal))
         return principal
+
+    def _credentials(self, token: str, context: Context) -> Credentials:
+        # The certificate matters even to a caller with a token: it may have been revoked.
+        needed = not token or self._guard.checks_connections
+        return Credentials(token, context.peer(), context.auth_context() if needed else NO_TRANSPORT)
+
+    def _while_admitted(self, handler: Any, rule: Rule, token: str) -> Any:
+        """Returns a handler of a watch that sends nothing more after the credentials of its caller became invalid."""
+
+        async def watched(request: Any, context: Context) -> AsyncIterator[Any]:
+            admits = functools.partial(self._guard.still_admits, self._credentials(token, context), rule)
+            async with contextlib.aclosing(handler.unary_stream(request, context)) as messages:
+                async for message in _until_refused(messages, admits, self._guard.now, context):
+                    yield message
+
+        return grpc.unary_stream_rpc_method_handler(
+            watched, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
 
     def _admitting(self, rule: Rule, token: str, *, is_stream: bool) -> Admit:
         async def admit(request: Any, context: Context) -> Any:
@@ -98,6 +120,33 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return checked
 
         return admit
+
+
+@functools.cache
+def is_watch(method: str) -> bool:
+    """Whether a method of a server, `/package.Service/Method`, is a stream that clients resume by a token."""
+    try:
+        found = descriptor_pool.Default().FindMethodByName(method.lstrip("/").replace("/", "."))
+    except KeyError:
+        return False
+    return "resume_token" in found.output_type.fields_by_name
+
+
+async def _until_refused(
+    messages: AsyncIterator[Any], admits: Callable[[], Awaitable[bool]], now: Callable[[], float], context: Context
+) -> AsyncIterator[Any]:
+    checked, begun = now(), False
+    async for message in messages:
+        if now() - checked >= CHECK_SECONDS:
+            if not await admits():
+                if not begun:
+                    # gRPC itself repeats a call that fails before it has answered anything, with the same token.
+                    await context.send_initial_metadata(())
+                # Clients call again, with the credentials that they have then.
+                raise Unavailable("the credentials of this stream have expired or were revoked: call again")
+            checked = now()
+        begun = True
+        yield message
 
 
 def _check_size(request: Message, method: str) -> None:

@@ -112,7 +112,8 @@ class LeaderboardServiceServicer:
     def WatchCandidates(self, request, context):
         """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
         The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
-        UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
+        UNAVAILABLE when the leaderboard shuts down, or when the credentials of the caller have expired or were revoked: call
+        again with the last `resume_token`, and with valid credentials. No deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,7 +52,8 @@ class LeaderboardServiceStub:
     WatchCandidates: _grpc.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]
     """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
     The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
-    UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
+    UNAVAILABLE when the leaderboard shuts down, or when the credentials of the caller have expired or were revoked: call
+    again with the last `resume_token`, and with valid credentials. No deadline.
     """
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]
     """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
@@ -102,7 +103,8 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     WatchCandidates: _aio.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]  # type: ignore[assignment]
     """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
     The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
-    UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
+    UNAVAILABLE when the leaderboard shuts down, or when the credentials of the caller have expired or were revoked: call
+    again with the last `resume_token`, and with valid credentials. No deadline.
     """
     GetStatistics: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]  # type: ignore[assignment]
     """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
@@ -173,7 +175,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_leaderboard_pb2.WatchCandidatesResponse], _abc.AsyncIterator[_leaderboard_pb2.WatchCandidatesResponse]]:
         """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
         The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
-        UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
+        UNAVAILABLE when the leaderboard shuts down, or when the credentials of the caller have expired or were revoked: call
+        again with the last `resume_token`, and with valid credentials. No deadline.
         """
 
     @_abc_1.abstractmethod

@@ -203,7 +203,8 @@ class OrchestratorServiceServicer:
         user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
         receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
         state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
-        shuts down: call again with the last `resume_token`. No deadline.
+        shuts down, or when the credentials of the caller have expired or were revoked: call again with the last
+        `resume_token`, and with valid credentials. No deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,7 +67,8 @@ class OrchestratorServiceStub:
     user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
     receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
     state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
-    shuts down: call again with the last `resume_token`. No deadline.
+    shuts down, or when the credentials of the caller have expired or were revoked: call again with the last
+    `resume_token`, and with valid credentials. No deadline.
     """
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
     """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
@@ -200,7 +201,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
     receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
     state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
-    shuts down: call again with the last `resume_token`. No deadline.
+    shuts down, or when the credentials of the caller have expired or were revoked: call again with the last
+    `resume_token`, and with valid credentials. No deadline.
     """
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
     """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
@@ -354,7 +356,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         user clients. Sends one message at once and another one after each change, at most a few a second. A slow reader
         receives fewer messages; none is outdated, and no event is skipped. The stream ends after the message with an end
         state (COMPLETED, CANCELLED or FAILED). NOT_FOUND for an unknown tournament. UNAVAILABLE when the orchestrator
-        shuts down: call again with the last `resume_token`. No deadline.
+        shuts down, or when the credentials of the caller have expired or were revoked: call again with the last
+        `resume_token`, and with valid credentials. No deadline.
         """
 
     @_abc_1.abstractmethod
