@@ -19,7 +19,6 @@ from agentpod.algorithms.on_policy import (
     backpropagate_value,
     standardize,
 )
-from agentpod.experience.rollout import Rollout
 from agentpod.experience.rollout_batch import RolloutBatch
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.seeding import derive_generator
@@ -44,8 +43,8 @@ class PPOHyperparameters(OnPolicySettings):
     epochs: int = 4
     """Passes over each rollout."""
     minibatch_size: int = 512
-    """Steps per gradient step; minibatches are smaller if it does not divide the rollout. With recurrent_size,
-    minibatches consist of as many whole lanes as fit into this number of steps."""
+    """Steps per gradient step; minibatches are smaller if it does not divide the rollout, and a smaller rollout is one
+    minibatch. With recurrent_size, minibatches consist of as many whole lanes as fit into this number."""
     target_kl: float = 0.0
     """Ends the update after an epoch whose mean approximate KL divergence exceeds this; 0 = off."""
     desired_kl: float = 0.0
@@ -193,16 +192,6 @@ class PPO(OnPolicy):
     settings_type: ClassVar[type[PPOHyperparameters]] = PPOHyperparameters
     METRICS = ("value_loss", "policy_loss", "entropy", "approximate_kl", "clip_fraction", "gradient_norm")
     surrogate = staticmethod(clipped_surrogate)
-
-    def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
-        horizon, count = reward.shape
-        minibatch_size = self.hyperparameters.minibatch_size
-        if minibatch_size > horizon * count:
-            raise InvalidArgument(
-                f"minibatch_size {minibatch_size} exceeds the {horizon * count} steps of a rollout "
-                f"(horizon {horizon} x {count} environments): lower minibatch_size, or raise horizon or environments"
-            )
-        return super()._prepare(rollout, reward)
 
     def _train(self, batch: RolloutBatch) -> Tensor:
         settings = self.hyperparameters

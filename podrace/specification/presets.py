@@ -96,7 +96,7 @@ def _is_stated(given: pb.HyperparameterSpec) -> bool:
 
 
 def _smallest_rollout(spec: pb.TournamentSpec, algorithm: str, declared: Mapping[str, Hyperparameter]) -> float:
-    """Returns the environment steps in a rollout of one learner, which no minibatch may exceed."""
+    """Returns the environment steps in a rollout of one learner. Larger minibatches would all be the whole rollout."""
     if "horizon" not in declared:
         return math.inf
     horizon, default = spec.algorithms[algorithm].hyperparameters["horizon"], declared["horizon"].default

@@ -287,10 +287,14 @@ def test_an_update_stops_after_the_epoch_that_exceeds_target_kl() -> None:
     assert steps_taken(1e-9) == 4
 
 
-def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
-    algorithm = new_algorithm("ppo", "discrete", minibatch_size=33)
-    with pytest.raises(InvalidArgument, match=r"minibatch_size 33 exceeds the 32 steps of a rollout \(horizon 8 x 4"):
+def test_a_rollout_with_fewer_steps_than_a_minibatch_is_one_minibatch() -> None:
+    def trained(minibatch_size: int) -> dict[str, Any]:
+        algorithm = new_algorithm("ppo", "discrete", minibatch_size=minibatch_size)
         algorithm.update(random_rollout(algorithm, "discrete", 0))
+        return dict(algorithm.state_dict())
+
+    whole, larger = trained(32), trained(1000)
+    assert all(torch.equal(torch.as_tensor(whole[key]), torch.as_tensor(larger[key])) for key in whole)
 
 
 @pytest.mark.parametrize(
