@@ -101,21 +101,21 @@ class Server:
     def __init__(
         self,
         config: ServerConfig,
-        server: grpc.aio.Server,
+        server: "_Bound",
         health_servicer: health.aio.HealthServicer,
-        address: str,
+        *,
+        token_server: "_Bound | None" = None,
         health_server: "_Bound | None" = None,
-        token_address: str = "",
         names: Sequence[str] = (),
     ) -> None:
         self._config = config
-        self._server = server
+        self._servers = [each.server for each in (server, token_server) if each]
         self._health = health_servicer
         self._health_server = health_server
         self._names = names
         self._reporting = asyncio.create_task(report_exhaustion())
-        self.address = address
-        self.token_address = token_address
+        self.address = server.address
+        self.token_address = token_server.address if token_server else ""
         """Address for callers that present a token and no certificate; empty if there is no such address."""
 
     @classmethod
@@ -148,23 +148,33 @@ class Server:
         identity = tls.identity_for(config.listen)
         if identity is None and not config.insecure:
             check_local(config.listen)
-        own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
-        server = await _bound(config.listen, identity, guard or own, config, check_leads)
-        token_address = await _bind_token_port(server, config, identity)
+        guard = guard or (Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([]))
+        server = await _bound(config.listen, identity, guard, config, check_leads)
+        try:
+            token_server = await _bound_for_tokens(identity, guard, config, check_leads)
+        except PodraceError:
+            await server.server.stop(None)
+            raise
         health_servicer = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]
-        for service in services:
-            service.add(service.servicer, server.server)
-        if config.reflection:
-            enable_reflection([*names, health.SERVICE_NAME], server.server)
-        await server.server.start()
+        for each in filter(None, (server, token_server)):
+            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, each.server)
+            for service in services:
+                service.add(service.servicer, each.server)
+            if config.reflection:
+                enable_reflection([*names, health.SERVICE_NAME], each.server)
+            await each.server.start()
         health_server = await _bound_health(config) if config.health_listen else None
         if health_server:
             health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
             await health_server.server.start()
         started = cls(
-            config, server.server, health_servicer, server.address, health_server, token_address, ["", *names]
+            config,
+            server,
+            health_servicer,
+            token_server=token_server,
+            health_server=health_server,
+            names=["", *names],
         )
         await started.report_ready(ready)
         await health_servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
@@ -187,7 +197,7 @@ class Server:
         await self._health.enter_graceful_shutdown()
         if self._config.drain_seconds:
             await asyncio.sleep(self._config.drain_seconds)
-        await self._server.stop(self._config.grace_seconds)
+        await asyncio.gather(*(server.stop(self._config.grace_seconds) for server in self._servers))
         if self._health_server:
             await self._health_server.server.stop(None)
 
@@ -268,15 +278,19 @@ async def _bound(
     config: ServerConfig,
     check_leads: Callable[[], None] = lambda: None,
     options: list[tuple[str, int]] | None = None,
+    *,
+    client_certificates: bool = True,
 ) -> _Bound:
     """Creates a server bound to an address, by default with the gRPC options of a service; raises as Server.start."""
-    credentials = identity.of_server() if identity else None
+    credentials = identity.of_server(client_certificates=client_certificates) if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
     check = functools.partial(_checked_by_leader, check_leads)
     access = AccessInterceptor(guard, check)
     interceptors: list[grpc.aio.ServerInterceptor] = [ErrorTranslator(), access]
-    if options is None and _has_unknown_callers(listen, identity, config):
+    known_callers = listen.startswith("unix:") or (credentials and client_certificates)
+    if options is None and not known_callers:
+        # Anyone can begin a call: no permissions of a folder and no handshake of mutual TLS prevent it.
         interceptors.insert(0, ReceivingInterceptor(access))
     server = grpc.aio.server(interceptors=interceptors, options=options or server_options(config))
     try:
@@ -294,11 +308,6 @@ async def _bound(
     )
 
 
-def _has_unknown_callers(listen: str, identity: tls.TlsIdentity | None, config: ServerConfig) -> bool:
-    """Whether anyone can begin a call: the folder of a Unix socket or the handshake of mutual TLS would prevent it."""
-    return not listen.startswith("unix:") and (identity is None or bool(config.token_listen))
-
-
 async def _bound_health(config: ServerConfig) -> _Bound:
     """Creates the server of `health_listen`; raises as Server.start does."""
     return await _bound(config.health_listen, None, Guard([]), config, options=health_options(config))
@@ -310,30 +319,22 @@ def _checked_by_leader(check_leads: Callable[[], None], request: Any, method: st
     return checked_request(request, method)
 
 
-async def _bind_token_port(server: _Bound, config: ServerConfig, identity: tls.TlsIdentity | None) -> str:
-    """Binds the second address of a server, at which callers need no certificate, and returns it.
+async def _bound_for_tokens(
+    identity: tls.TlsIdentity | None, guard: Guard, config: ServerConfig, check_leads: Callable[[], None]
+) -> _Bound | None:
+    """Creates the server of `token_listen`, at which callers need no certificate; None: there is no such address.
 
     Raises:
         InvalidArgument: There is no TLS, so that a token could be read on its way.
         Unavailable: The address cannot be bound.
     """
     if not config.token_listen:
-        return ""
-    try:
-        if not identity:
-            raise InvalidArgument(
-                f"server.token_listen = {config.token_listen!r}: needs TLS, because tokens are secret: set {NAMED}"
-            )
-        credentials = identity.of_server(client_certificates=False)
-        port = server.server.add_secure_port(config.token_listen, credentials)
-    except (RuntimeError, PodraceError) as error:
-        await server.server.stop(None)
-        if isinstance(error, PodraceError):
-            raise
-        raise Unavailable(
-            f"cannot listen on {config.token_listen}: the address is in use or does not belong to this machine"
-        ) from None
-    return f"{config.token_listen.rpartition(':')[0]}:{port}"
+        return None
+    if not identity:
+        raise InvalidArgument(
+            f"server.token_listen = {config.token_listen!r}: needs TLS, because tokens are secret: set {NAMED}"
+        )
+    return await _bound(config.token_listen, identity, guard, config, check_leads, client_certificates=False)
 
 
 def _has_listener(address: str) -> bool:

@@ -4,12 +4,14 @@ Before certificates carried roles, every certificate of the authority was as goo
 and cancelled tournaments.
 """
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -261,6 +263,21 @@ async def test_a_caller_without_a_certificate_reaches_only_the_address_for_token
     assert orchestrator.callers == []
     await call_as(become, "", server.token_address, "CreateTournament", token)
     assert [(caller.name, caller.via) for caller in orchestrator.callers if caller] == [("alice", "oidc")]
+
+
+async def test_the_address_for_tokens_refuses_a_caller_before_its_request_arrives(
+    server: rpc.Server, become: Become
+) -> None:
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    become("")
+    async with rpc.connect(server.token_address) as channel:
+        create = channel.stream_unary("/podrace.orchestrator.v1.OrchestratorService/CreateTournament")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await create(never(), timeout=20.0)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_pod_with_the_token_of_a_person_is_that_person_and_one_without_is_not(
