@@ -274,7 +274,7 @@ async def test_the_address_for_tokens_refuses_a_caller_before_its_request_arrive
 
     become("")
     async with rpc.connect(server.token_address) as channel:
-        create = channel.stream_unary("/podrace.orchestrator.v1.OrchestratorService/CreateTournament")
+        create: Any = channel.stream_unary("/podrace.orchestrator.v1.OrchestratorService/CreateTournament")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await create(never(), timeout=20.0)
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
