@@ -100,11 +100,11 @@ test-browser: install
 
 # Runs on the Docker Engine of DOCKER_HOST; builds the images first.
 test-compose: install
-	$(BIN)/python -m pytest -m engine tests/engine/test_compose.py tests/engine/test_compose_replicas.py
+	$(BIN)/python -m pytest -m engine --durations 12 tests/engine/test_compose.py tests/engine/test_compose_replicas.py
 
 # Runs on the cluster of KUBECONFIG, with images built by the Docker Engine of DOCKER_HOST, from which its nodes run.
 test-k8s: install
-	$(BIN)/python -m pytest -m engine tests/engine/test_k8s.py tests/engine/test_k8s_replicas.py tests/engine/test_k8s_serving.py tests/engine/test_k8s_lost_node.py tests/engine/test_token_review.py
+	$(BIN)/python -m pytest -m engine --durations 12 tests/engine/test_k8s.py tests/engine/test_k8s_replicas.py tests/engine/test_k8s_serving.py tests/engine/test_k8s_lost_node.py tests/engine/test_token_review.py
 
 # Kills a publisher a thousand times at random moments, for each store; every published checkpoint must be intact.
 chaos-store: install
