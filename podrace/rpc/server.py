@@ -158,23 +158,16 @@ class Server:
         health_servicer = health.aio.HealthServicer()
         names = [service.descriptor.full_name for service in services]
         for each in filter(None, (server, token_server)):
-            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, each.server)
             for service in services:
                 service.add(service.servicer, each.server)
             if config.reflection:
                 enable_reflection([*names, health.SERVICE_NAME], each.server)
-            await each.server.start()
         health_server = await _bound_health(config) if config.health_listen else None
-        if health_server:
-            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
-            await health_server.server.start()
+        for each in filter(None, (server, token_server, health_server)):
+            health_pb2_grpc.add_HealthServicer_to_server(health_servicer, each.server)
+            await each.server.start()
         started = cls(
-            config,
-            server,
-            health_servicer,
-            token_server=token_server,
-            health_server=health_server,
-            names=["", *names],
+            config, server, health_servicer, token_server=token_server, health_server=health_server, names=["", *names]
         )
         await started.report_ready(ready)
         await health_servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)

@@ -122,12 +122,7 @@ PPO = Algorithm(
         "value_clip_range": Hyperparameter(0.0, "clip range of the value update; 0: no clipping", 0.0, 100.0),
         "epochs": Hyperparameter(4, "passes over each rollout", 1, 100, wide=Search(1, 10)),
         "minibatch_size": Hyperparameter(
-            512,
-            "transitions in each gradient step, or in a whole rollout if it has fewer",
-            1,
-            1e7,
-            scale="log",
-            wide=Search(64, 1024),
+            512, "most transitions in each gradient step", 1, 1e7, scale="log", wide=Search(64, 1024)
         ),
         "target_kl": Hyperparameter(
             0.0, "KL divergence above which the epochs of an update stop early; 0: never", 0.0, 10.0
