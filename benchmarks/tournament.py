@@ -19,6 +19,7 @@ that time.
     python benchmarks/tournament.py --plan                       # runs and hours of each regime
     python benchmarks/tournament.py --hours 4                    # what matters most first
     python benchmarks/tournament.py --regime unknown --tasks pendulum,docking --contenders tournament,vanilla --seeds 3
+    python benchmarks/tournament.py --regime peers --contenders asha --steps-of ray-pbt   # at equal environment steps
     python benchmarks/tournament.py --report --base tournament   # tables, and figures in FOLDER
     python benchmarks/tournament.py --adapter                    # what our simulators cost as SB3 environments
     python benchmarks/tournament.py --quick

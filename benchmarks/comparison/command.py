@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,14 @@ def main(description: str) -> None:
         oracles.write(oracles.improved(oracles.read(), rows.read(options.folder / CSV)))
     else:
         if not options.report:
-            run_all(choice, options.folder, python=options.python, hours=options.hours, episodes=EPISODES)
+            run_all(
+                choice,
+                options.folder,
+                python=options.python,
+                hours=options.hours,
+                episodes=EPISODES,
+                steps_of=options.steps_of,
+            )
         print_report(options.folder, options.base, draws=True)
 
 
@@ -62,6 +70,9 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=int, default=0, help="number of seeds; default: that of the regime")
     made.add_argument("--first-seed", type=int, default=1, help="the others follow it; default: 1")
     made.add_argument("--seconds", type=float, default=0.0, help="wall-clock budget of a run; default: the task's")
+    made.add_argument(
+        "--steps-of", metavar="CONTENDER", default="", help="end tournaments after the environment steps of its runs"
+    )
     made.add_argument("--hours", type=float, default=0.0, help="begin no run that would not end within this time")
     made.add_argument("--folder", type=Path, default=RESULTS, help=f"of {CSV} and the curves; default: docs/results")
     made.add_argument("--python", default=sys.executable, help="interpreter that has Optuna, Ray and SB3")
@@ -131,7 +142,33 @@ def measurements(choice: Choice, python: str, episodes: int = EPISODES) -> list[
     return found
 
 
-def run_all(choice: Choice, folder: Path, *, python: str, hours: float, episodes: int) -> None:
+def with_steps_of(measured: Sequence[Measurement], contender: str, known_rows: Sequence[rows.Row]) -> list[Measurement]:
+    """Returns the same tournaments with other budgets: the environment steps that a contender made with the same seed.
+
+    Args:
+        measured: The runs. Those of other libraries, of contenders whose agents train for a part of the clock, and
+            those without such steps are left out.
+        contender: The contender.
+        known_rows: Rows of the CSV file.
+    """
+    steps = {
+        (row.conditions, row.task, row.seed): row.environment_steps
+        for row in known_rows
+        if row.good and row.contender == contender
+    }
+    found = []
+    for one in measured:
+        run, own = one.run, known()[one.run.contender]
+        budget = steps.get((run.conditions, run.task, run.seed))
+        if budget is None or isinstance(own, Peer) or own.parts:
+            notify(f"{title(run)}: is left out with --steps-of {contender}")
+            continue
+        renamed = replace(run, contender=f"{run.contender}-with-steps-of-{contender}")
+        found.append(Measurement(renamed, own, environment_steps=budget))
+    return found
+
+
+def run_all(choice: Choice, folder: Path, *, python: str, hours: float, episodes: int, steps_of: str = "") -> None:
     """Runs every wanted run without a completed row, in order, and appends the rows.
 
     Args:
@@ -140,10 +177,14 @@ def run_all(choice: Choice, folder: Path, *, python: str, hours: float, episodes
         python: Interpreter of other libraries.
         hours: Begin no run that is not expected to end within this time; 0: no limit.
         episodes: Fresh episodes of each final policy.
+        steps_of: Contender whose environment steps are the budgets, see `with_steps_of`; empty: the wall clock.
     """
     began, path = time.monotonic(), folder / CSV
     done = {key for key, row in rows.latest(rows.read(path)).items() if row.good}
-    missing = [one for one in measurements(choice, python, episodes) if one.key not in done]
+    wanted = measurements(choice, python, episodes)
+    if steps_of:
+        wanted = with_steps_of(wanted, steps_of, rows.read(path))
+    missing = [one for one in wanted if one.key not in done]
     for number, one in enumerate(missing, start=1):
         # The same run may belong to two regimes.
         if one.key in done:

@@ -28,7 +28,14 @@ SOURCES = ("agentpod", "benchmarks", "leaderboard", "orchestrator", "podrace", "
 class Measurement:
     """One run of the plan."""
 
-    def __init__(self, run: Run, contender: Contender, python: str = sys.executable, episodes: int = EPISODES) -> None:
+    def __init__(
+        self,
+        run: Run,
+        contender: Contender,
+        python: str = sys.executable,
+        episodes: int = EPISODES,
+        environment_steps: int = 0,
+    ) -> None:
         """Prepares the run.
 
         Args:
@@ -36,6 +43,7 @@ class Measurement:
             contender: Its contender.
             python: Interpreter of other libraries.
             episodes: Fresh episodes of the final policy.
+            environment_steps: Budget of a tournament of podrace instead of the wall clock; 0: the wall clock.
         """
         self.run, self._contender, self._python, self._episodes = run, contender, python, episodes
         self._task: Task = TASKS[run.task]
@@ -44,6 +52,8 @@ class Measurement:
             if isinstance(contender, Own)
             else peer_values(contender, run.contender, self._task, run.conditions, run.seed, run.seconds)
         )
+        if environment_steps:
+            self.values["objective"] = {"environment_steps": environment_steps}
 
     @property
     def key(self) -> Key:

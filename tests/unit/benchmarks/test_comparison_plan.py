@@ -254,6 +254,32 @@ def test_runs_with_a_row_are_not_repeated_and_failed_ones_are(tmp_path: Path, mo
     assert [row.state for row in rows.read(tmp_path / command.CSV)] == ["completed", "failed", "completed"]
 
 
+def test_a_tournament_may_have_the_environment_steps_of_another_contender_as_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(command, "Measurement", FakeMeasurement)
+    FakeMeasurement.measured = []
+    command.run_all(
+        Choice(["unknown"], ["docking"], ["tournament"], seeds=1),
+        tmp_path,
+        python=sys.executable,
+        hours=0.0,
+        episodes=8,
+    )
+    choice = Choice(["unknown"], ["docking", "swing"], ["asha", "random-long"], seeds=1)
+    command.run_all(choice, tmp_path, python=sys.executable, hours=0.0, episodes=8, steps_of="tournament")
+    assert FakeMeasurement.measured == ["tournament", "asha-with-steps-of-tournament"]
+    left_out = capsys.readouterr().err
+    assert "docking, random-long, seed 1, 60 s: is left out" in left_out, "its agents train for a part of the clock"
+    assert "swing, asha, seed 1, 60 s: is left out" in left_out, "the other contender has not run"
+    (one,) = command.with_steps_of(
+        command.measurements(Choice(["unknown"], ["docking"], ["asha"], seeds=1), sys.executable),
+        "tournament",
+        rows.read(tmp_path / command.CSV),
+    )
+    assert one.values["objective"] == {"environment_steps": 1}
+
+
 def test_no_run_begins_that_would_not_end_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
