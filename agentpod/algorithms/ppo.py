@@ -44,7 +44,7 @@ class PPOHyperparameters(OnPolicySettings):
     """Passes over each rollout."""
     minibatch_size: int = 512
     """Steps per gradient step; minibatches are smaller if it does not divide the rollout, and a smaller rollout is one
-    minibatch. With recurrent_size, minibatches consist of as many whole lanes as fit into this number."""
+    minibatch. With recurrent_size, minibatches consist of as many whole lanes as fit into this number, at least one."""
     target_kl: float = 0.0
     """Ends the update after an epoch whose mean approximate KL divergence exceeds this; 0 = off."""
     desired_kl: float = 0.0
@@ -57,11 +57,6 @@ class PPOHyperparameters(OnPolicySettings):
             name = "learning_rate_steps" if self.learning_rate_steps else "learning_rate_schedule"
             raise InvalidArgument(
                 f"hyperparameters desired_kl and {name} both change the learning rate: leave one of them out"
-            )
-        if self.recurrent_size and self.minibatch_size < self.horizon:
-            raise InvalidArgument(
-                f"hyperparameter minibatch_size = {self.minibatch_size} is less than horizon = {self.horizon}: with "
-                "recurrent_size minibatches contain whole lanes; raise minibatch_size or lower horizon"
             )
 
 

@@ -80,7 +80,7 @@ class RolloutBatch(NamedTuple):
     ) -> Iterator["RolloutBatch"]:
         steps, lanes = recurrent_states.keep.shape[:2]
         first_of_step = torch.arange(0, steps * lanes, lanes, device=order.device).unsqueeze(1)
-        for chosen in order.tensor_split(math.ceil(lanes / (minibatch_size // steps))):
+        for chosen in order.tensor_split(math.ceil(lanes / max(1, minibatch_size // steps))):
             rows = (first_of_step + chosen).flatten()
             fields = [tensor.index_select(0, rows) for tensor in self._steps()]
             yield RolloutBatch.of(*fields, *recurrent_states.select(chosen))

@@ -48,9 +48,8 @@ FULL = {ENOSPC, EDQUOT, EFBIG}
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder has a checkpoint store; raises OSError if it cannot be read."""
-    parts = ("objects", "tournaments", "pointers", "incoming")
-    return all((folder / part).is_dir() for part in parts) and (folder / "lock").exists()
+    """Whether a folder has a checkpoint store, also one of podrace 0.1.0; raises OSError if it cannot be read."""
+    return (folder / "objects").is_dir() and (folder / "pointers").is_dir()
 
 
 class FolderStore:
@@ -85,7 +84,8 @@ class FolderStore:
 
     def _exists(self) -> bool:
         """Whether an earlier process has created the store."""
-        return is_store(self._folder)
+        folders = (self._objects(SHARED), self._tournaments, self._pointers, self._incoming)
+        return all(folder.is_dir() for folder in folders) and (self._folder / "lock").exists()
 
     def _create(self) -> None:
         # Others get no access to a new folder. An operator may have given it to a folder that exists.

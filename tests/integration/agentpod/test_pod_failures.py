@@ -105,13 +105,6 @@ async def test_a_pod_of_one_process_refuses_user_code(mesh, make_spec, make_assi
     assert "start this pod with isolated = true" in completed.message
 
 
-async def test_a_minibatch_larger_than_the_batch_fails_the_agent_and_names_the_key(mesh, make_spec, make_assignment):
-    algorithms = {"ppo": {"hyperparameters": {"horizon": 8, "minibatch_size": 4096}}}
-    await run(mesh, make_assignment(make_spec(algorithms=algorithms)))
-    assert only_completion(mesh).outcome == pb.OUTCOME_AGENT_FAILED
-    assert "minibatch_size" in only_completion(mesh).message
-
-
 async def test_a_damaged_checkpoint_falls_back_to_the_previous_one(mesh, make_spec, make_assignment):
     await run(mesh, make_assignment(make_spec()))
     newest = fetch_latest(store_of(mesh), "t-a0")

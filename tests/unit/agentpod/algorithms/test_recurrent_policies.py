@@ -273,14 +273,16 @@ def test_an_undone_update_keeps_the_critics_state() -> None:
         assert torch.equal(tensor, before[key]), key
 
 
+def numbered_batch(steps: int, lanes: int) -> RolloutBatch:
+    rows = torch.arange(float(steps * lanes))
+    state = torch.arange(float(lanes)).unsqueeze(1)
+    states = RecurrentStates(rows.view(steps, lanes, 1), state, state + 10, state + 20)
+    return RolloutBatch(rows.unsqueeze(1), rows, rows, rows, rows, rows, states)
+
+
 def test_minibatches_consist_of_whole_lanes() -> None:
     steps, lanes = 3, 5
-    rows = torch.arange(float(steps * lanes))
-    keep = rows.view(steps, lanes, 1)
-    state = torch.arange(float(lanes)).unsqueeze(1)
-    batch = RolloutBatch(
-        rows.unsqueeze(1), rows, rows, rows, rows, rows, RecurrentStates(keep, state, state + 10, state + 20)
-    )
+    rows, batch = torch.arange(float(steps * lanes)), numbered_batch(steps, lanes)
     assert batch.units == lanes
     pieces = list(batch.minibatches(torch.randperm(lanes), minibatch_size=8))
     assert sorted(piece.units for piece in pieces) == [1, 2, 2]
@@ -295,10 +297,10 @@ def test_minibatches_consist_of_whole_lanes() -> None:
         assert all(torch.equal(field.flatten(), piece.value) for field in piece[:6])
 
 
-def test_a_minibatch_smaller_than_a_lane_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="minibatch_size = 9 is less than horizon = 10: with recurrent_size"):
-        new_algorithm(minibatch_size=HORIZON - 1)
-    make("ppo", OBSERVED, SPACES["discrete"], {"minibatch_size": 9, "horizon": 10}, seed=0)
+@pytest.mark.parametrize("minibatch_size", [1, 2, 3, 5])
+def test_a_minibatch_has_at_least_one_lane(minibatch_size: int) -> None:
+    pieces = list(numbered_batch(steps=3, lanes=5).minibatches(torch.arange(5), minibatch_size))
+    assert [piece.units for piece in pieces] == [1] * 5
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in {"ppo", "a2c", *FOR_TEAMS}])
