@@ -321,6 +321,7 @@ class AgentTraining:
     async def _finish(self) -> bool:
         """Scores and publishes the last policy; after a stop, publishes it without a score."""
         self._progress.enter(pb.POD_ACTIVITY_EVALUATING)
+        self._scorer.end_training()
         await self._snapshot_if_due()
         while not self._lease.stop.done():
             await self._settle()

@@ -77,6 +77,11 @@ class EvaluationTime:
         return self.spent_seconds + ongoing_seconds + further_seconds <= share * work_seconds
 
 
+LAST_SCORE_SECONDS = 10.0
+"""Time that the evaluation of an agent's last policy may take after a stop. Many tournaments end while it is under way,
+because the last steps of the agent use up their budget. A launcher ends a pod 20 s after it was asked to stop."""
+
+
 class Scorer:
     """Evaluates policies and publishes them with their scores, at most one at a time; a stop cancels the evaluation.
 
@@ -118,8 +123,9 @@ class Scorer:
         self._task: asyncio.Task[None] | None = None
         self._publishing = False
         self.scored_version = -1
+        self._ends_training = False
         # The training itself cannot cancel it: it may be waiting for the compute thread that this evaluation occupies.
-        lease.stop.add_done_callback(lambda _: self._request_cancel())
+        lease.stop.add_done_callback(lambda _: self._stop())
 
     @property
     def busy(self) -> bool:
@@ -129,6 +135,10 @@ class Scorer:
     def start(self, frozen: FrozenState, held: PolicySlot) -> None:
         """Starts to evaluate a policy in a held slot; the previous evaluation must have been settled."""
         self._task = asyncio.create_task(self._score(frozen, held))
+
+    def end_training(self) -> None:
+        """States that the policies from now on are the last ones: a stop lets their evaluation end if it is short."""
+        self._ends_training = True
 
     async def settle(self) -> None:
         """Waits for the evaluation under way, if any, and raises its error; cancellation is not an error."""
@@ -158,6 +168,13 @@ class Scorer:
         # Two callers may have waited for the task, and the first of them may have started the next evaluation.
         if self._task is task:
             self._task = None
+
+    def _stop(self) -> None:
+        lease = self._lease
+        if self._ends_training and lease.held and not (lease.stopped_early or lease.broken):
+            asyncio.get_running_loop().call_later(LAST_SCORE_SECONDS, self._request_cancel)
+        else:
+            self._request_cancel()
 
     def _request_cancel(self) -> None:
         if self._task and not self._publishing:

@@ -303,26 +303,75 @@ async def test_a_rated_policy_also_plays_against_the_opponents_of_the_plan(monke
     assert evaluation.wall_seconds == 1.5
 
 
+class SlowEvaluation:
+    """An evaluation that ends when `answer` is set, and the scorer that waits for it."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.began, self.answer, self.released, self.published = asyncio.Event(), loop.create_future(), [], []
+        self.lease = SimpleNamespace(
+            stop=loop.create_future(), evaluation_epoch=0, held=True, stopped_early=False, broken=False
+        )
+        spec = TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8))
+        self.scorer = Scorer(self, self, unseen_progress(), self.lease, spec, EvaluationTime(), started=0.0)
+
+    async def evaluate(self, *_, **__):
+        self.began.set()
+        return await self.answer
+
+    async def publish(self, frozen, evaluation):
+        self.published.append(evaluation)
+
+    async def begin(self) -> None:
+        frozen = SimpleNamespace(counters=SimpleNamespace(policy_version=3))
+        self.scorer.start(frozen, SimpleNamespace(release=lambda: self.released.append(1)))
+        await self.began.wait()
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_stop_cancels_the_evaluation_under_way_also_while_it_is_waited_for(waits):
-    began, endless = asyncio.Event(), asyncio.get_running_loop().create_future()
-
-    async def evaluate(*_, **__):
-        began.set()
-        return await endless
-
-    stop, released = asyncio.get_running_loop().create_future(), []
-    spec = TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8))
-    pod, lease = SimpleNamespace(evaluate=evaluate), SimpleNamespace(stop=stop, evaluation_epoch=0)
-    scorer = Scorer(pod, SimpleNamespace(), unseen_progress(), lease, spec, EvaluationTime(), started=0.0)
-    frozen = SimpleNamespace(counters=SimpleNamespace(policy_version=3))
-    scorer.start(frozen, SimpleNamespace(release=lambda: released.append(1)))
-    waiting = asyncio.create_task(scorer.settle()) if waits else None
-    await began.wait()
-    stop.set_result("drain")
+    slow = SlowEvaluation()
+    await slow.begin()
+    waiting = asyncio.create_task(slow.scorer.settle()) if waits else None
+    slow.lease.stop.set_result("drain")
     async with asyncio.timeout(10):
-        await (waiting or scorer.settle())
-    assert (endless.cancelled(), released, scorer.busy, scorer.scored_version) == (True, [1], False, -1)
+        await (waiting or slow.scorer.settle())
+    scorer = slow.scorer
+    assert (slow.answer.cancelled(), slow.released, scorer.busy, scorer.scored_version) == (True, [1], False, -1)
+
+
+async def test_the_evaluation_of_the_last_policy_may_end_after_a_stop():
+    slow = SlowEvaluation()
+    slow.scorer.end_training()
+    await slow.begin()
+    slow.lease.stop.set_result("the tournament has made all its environment steps")
+    await asyncio.sleep(0)
+    slow.answer.set_result(Evaluation(episodes=8, mean_return=5.0))
+    await slow.scorer.settle()
+    assert (slow.scorer.scored_version, [one.mean_return for one in slow.published]) == (3, [5.0])
+
+
+async def test_it_is_cancelled_if_it_takes_too_long(monkeypatch):
+    monkeypatch.setattr("agentpod.learner.evaluation_schedule.LAST_SCORE_SECONDS", 0.01)
+    slow = SlowEvaluation()
+    slow.scorer.end_training()
+    await slow.begin()
+    slow.lease.stop.set_result("drain")
+    async with asyncio.timeout(10):
+        await slow.scorer.settle()
+    assert slow.answer.cancelled()
+
+
+@pytest.mark.parametrize("why", [{"held": False}, {"stopped_early": True}, {"broken": True}])
+async def test_it_is_cancelled_at_once_if_nobody_needs_its_score(why):
+    slow = SlowEvaluation()
+    slow.scorer.end_training()
+    vars(slow.lease).update(why)
+    await slow.begin()
+    slow.lease.stop.set_result("drain")
+    async with asyncio.timeout(5):
+        await slow.scorer.settle()
+    assert slow.answer.cancelled()
 
 
 async def test_a_lost_role_does_not_wait_for_a_policy_that_is_being_published():
