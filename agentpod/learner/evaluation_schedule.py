@@ -170,8 +170,7 @@ class Scorer:
             self._task = None
 
     def _stop(self) -> None:
-        lease = self._lease
-        if self._ends_training and lease.held and not (lease.stopped_early or lease.broken):
+        if self._ends_training and self._lease.held and not self._lease.stopped_early:
             asyncio.get_running_loop().call_later(LAST_SCORE_SECONDS, self._request_cancel)
         else:
             self._request_cancel()

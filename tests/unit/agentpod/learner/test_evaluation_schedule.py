@@ -309,9 +309,7 @@ class SlowEvaluation:
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.began, self.answer, self.released, self.published = asyncio.Event(), loop.create_future(), [], []
-        self.lease = SimpleNamespace(
-            stop=loop.create_future(), evaluation_epoch=0, held=True, stopped_early=False, broken=False
-        )
+        self.lease = SimpleNamespace(stop=loop.create_future(), evaluation_epoch=0, held=True, stopped_early=False)
         spec = TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8))
         self.scorer = Scorer(self, self, unseen_progress(), self.lease, spec, EvaluationTime(), started=0.0)
 
@@ -362,7 +360,7 @@ async def test_it_is_cancelled_if_it_takes_too_long(monkeypatch):
     assert slow.answer.cancelled()
 
 
-@pytest.mark.parametrize("why", [{"held": False}, {"stopped_early": True}, {"broken": True}])
+@pytest.mark.parametrize("why", [{"held": False}, {"stopped_early": True}])
 async def test_it_is_cancelled_at_once_if_nobody_needs_its_score(why):
     slow = SlowEvaluation()
     slow.scorer.end_training()
