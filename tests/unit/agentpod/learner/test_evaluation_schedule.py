@@ -361,7 +361,7 @@ async def test_it_is_cancelled_if_it_takes_too_long(monkeypatch):
 
 
 @pytest.mark.parametrize("why", [{"held": False}, {"stopped_early": True}])
-async def test_it_is_cancelled_at_once_if_nobody_needs_its_score(why):
+async def test_it_is_cancelled_at_once_if_its_score_is_not_needed(why):
     slow = SlowEvaluation()
     slow.scorer.end_training()
     vars(slow.lease).update(why)
