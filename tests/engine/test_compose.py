@@ -206,7 +206,8 @@ def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(s
     """An environment and an evaluation function, in other containers than the leader."""
     (stack.reports / "found").unlink(missing_ok=True)
     pod = {"layout": layout, "cores": 1.0, "memory_bytes": 2 << 30}
-    name = stack.create(pods=(1, 1), objective={"environment_steps": 256}, sections=container_spy.SECTIONS, **pod)
+    # Twice the steps of an assignment: the end of the tournament does not interrupt the evaluation of the first agent.
+    name = stack.create(pods=(1, 1), objective={"environment_steps": 512}, sections=container_spy.SECTIONS, **pod)
     ended = stack.watch(name, lambda seen: seen.tournament.state in (COMPLETED, FAILED), "the end", seconds=300.0)
     assert ended.tournament.state == COMPLETED, ended.tournament.reason
     container_spy.check([json.loads(line) for line in (stack.reports / "found").read_text().splitlines()])

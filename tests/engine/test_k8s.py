@@ -261,7 +261,8 @@ async def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_s
         f"{section}__{key}": value for section, table in container_spy.SECTIONS.items() for key, value in table.items()
     }
     pod = {"pod__layout": layout, "pod__cores": 1.0, "pod__memory_bytes": 2 << 30}
-    objective = {"objective__environment_steps": 256, "pool__minimum_pods": 1, "pool__maximum_pods": 1}
+    # Twice the steps of an assignment: the end of the tournament does not interrupt the evaluation of the first agent.
+    objective = {"objective__environment_steps": 512, "pool__minimum_pods": 1, "pool__maximum_pods": 1}
     tournament = await mesh.create(**sections, **pod, **objective)
 
     async def ended() -> bool:
