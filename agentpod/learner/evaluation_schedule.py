@@ -21,6 +21,9 @@ from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
 MOST_OTHER_EPOCHS = 1
 """Largest number of further evaluation epochs in which one policy is scored."""
+SCORE_AFTER_STOP_SECONDS = 10.0
+"""Time that the evaluation of an agent's last policy may take after a stop. Many tournaments end while it is under way,
+because the last steps of the agent use up their budget. A launcher ends a pod 20 s after it was asked to stop."""
 
 
 @dataclass
@@ -77,13 +80,10 @@ class EvaluationTime:
         return self.spent_seconds + ongoing_seconds + further_seconds <= share * work_seconds
 
 
-LAST_SCORE_SECONDS = 10.0
-"""Time that the evaluation of an agent's last policy may take after a stop. Many tournaments end while it is under way,
-because the last steps of the agent use up their budget. A launcher ends a pod 20 s after it was asked to stop."""
-
-
 class Scorer:
-    """Evaluates policies and publishes them with their scores, at most one at a time; a stop cancels the evaluation.
+    """Evaluates policies and publishes them with their scores, at most one at a time.
+
+    A stop cancels the evaluation, that of an agent's last policy after SCORE_AFTER_STOP_SECONDS.
 
         scorer.start(frozen, roles.ring.hold())
         ...                                  # the training continues
@@ -171,7 +171,7 @@ class Scorer:
 
     def _stop(self) -> None:
         if self._ends_training and self._lease.held and not self._lease.stopped_early:
-            asyncio.get_running_loop().call_later(LAST_SCORE_SECONDS, self._request_cancel)
+            asyncio.get_running_loop().call_later(SCORE_AFTER_STOP_SECONDS, self._request_cancel)
         else:
             self._request_cancel()
 

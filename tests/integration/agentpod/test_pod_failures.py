@@ -183,7 +183,7 @@ async def test_a_drain_cancels_an_evaluation_that_occupies_the_compute_thread(
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr("agentpod.roles.episodes.MAXIMUM_EPISODE_STEPS", 10**9)
-    monkeypatch.setattr("agentpod.learner.evaluation_schedule.LAST_SCORE_SECONDS", 0.1)
+    monkeypatch.setattr("agentpod.learner.evaluation_schedule.SCORE_AFTER_STOP_SECONDS", 0.1)
     evaluation = {"episodes": 4, "every_environment_steps": 512}
     spec = make_spec("python:environments:endless", steps=steps, evaluation=evaluation)
 

@@ -350,7 +350,7 @@ async def test_the_evaluation_of_the_last_policy_may_end_after_a_stop():
 
 
 async def test_it_is_cancelled_if_it_takes_too_long(monkeypatch):
-    monkeypatch.setattr("agentpod.learner.evaluation_schedule.LAST_SCORE_SECONDS", 0.01)
+    monkeypatch.setattr("agentpod.learner.evaluation_schedule.SCORE_AFTER_STOP_SECONDS", 0.01)
     slow = SlowEvaluation()
     slow.scorer.end_training()
     await slow.begin()
